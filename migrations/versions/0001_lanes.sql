@@ -666,20 +666,24 @@ create table hwqueue.ready (
   lease_id uuid not null,
   eligible_at timestamptz not null,
   deadline timestamptz,
+  is_limited boolean,
   primary key (queue_id, tier, rank, position) include (class_id)
 ) with (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
         autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_threshold = -1);
 create unique index ready_class on hwqueue.ready (class_id, tier, rank, position);
+create index ready_limited on hwqueue.ready (queue_id, position) where is_limited;
 -- when a lease fails, but never before its entry was written: a new entry comes behind reap's mark
 create index ready_deadline on hwqueue.ready (greatest(deadline, eligible_at)) where deadline is not null;
 comment on table hwqueue.ready is
   'a lease that is claimable now; rows are inserted and deleted, never updated';
 comment on column hwqueue.ready.claim_count is
   'claims granted so far: the lower 40 bits of the next token, less one';
+comment on column hwqueue.ready.is_limited is 'it has passed the lanes of its lease; null: there are none';
 
 -- What an entry waits for: a time; room for its gang, or on the node of its everywhere task (team); the room
 -- of the lease that it replaces (place, and that one's, once held back); a signal that may come at any time;
--- its lane (limit): it is parked there, and its turn is its place in the lane.
+-- its lane (limit): it is parked there, and its turn is its place in the lane; or that its queue goes on, where
+-- its lane is that of the queue (claim/lanes).
 create type hwqueue.held_by as enum ('time', 'team', 'place', 'signal', 'limit');
 
 -- Rows are inserted and deleted; only class_id and turn are ever updated. held_by fills a gap before rank.

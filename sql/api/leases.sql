@@ -197,7 +197,9 @@ begin
     v_entry.class_id := v_class_id;
     v_entry.deadline := v_deadline;
     insert into hwqueue.scheduled select v_entry.*;
-    perform hwqueue.note_parked(array[p_lease]) where v_entry.lane_id is not null;
+    perform hwqueue.note_arrivals(array[v_class_id], array[v_lanes[coalesce(v_lease.lanes_passed, 0) + 1]],
+      array[row(v_entry.tier, v_entry.rank, v_entry.turn)::hwqueue.lane_place], null)
+    where v_entry.lane_id & 3 < 3;
     return 'scheduled';
   end if;
   return hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_at, v_now,

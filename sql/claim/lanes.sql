@@ -18,10 +18,11 @@
 
 -- Passes leases on that a lane has let through, or whose time has come, in this order: into their next lane,
 -- or, at the end, into ready. Those with a time to come (p_times, as p_ctids) wait for that. What is of a
--- queue that is paused or dropped, by now or by the caller (-infinity), leaves all lanes; after the pause it
--- comes again (promote_due). The lines that they leave are handed over. p_folds: the lanes that they come to
--- are looked at here and now. Wakes: waiting workers.
--- Locks: the caller holds the entries; the lease rows; as note_parked, hand_over; with p_folds as fold_lanes.
+-- queue that is paused or dropped, by now or by the caller (-infinity), leaves all lanes, and is parked in that
+-- of its queue, of kind 3, which lets all through when the queue goes on (reap_lanes). The lines that they
+-- leave are handed over. p_folds: the lanes that they come to are looked at here and now. Wakes: waiting
+-- workers.
+-- Locks: the caller holds the entries; the lease rows; as note_arrivals, hand_over; with p_folds as fold_lanes.
 -- Not idempotent.
 create or replace function hwqueue.pass_on(p_ctids tid[], p_times timestamptz[], p_now timestamptz,
   p_folds boolean) returns void
@@ -29,11 +30,11 @@ language plpgsql volatile
 as $$
 declare
   v_done record;
-  v_others hwqueue.scheduled[];
+  v_entry hwqueue.scheduled;
+  v_waiting hwqueue.scheduled[];
+  v_refs hwqueue.lane_ref[];
   v_awaited int[];
   v_lines bigint[];
-  v_lanes bigint[];
-  v_parked uuid[];
   v_heads bigint[];
 begin
   for v_done in
@@ -50,12 +51,12 @@ begin
           available_at = coalesce(p_times[g.nth], case
             when coalesce(l.lanes_passed, 0) + g.more < cardinality(l.lanes) then 'infinity'
             else least((g.entry).available_at, p_now) end)
-      from (select x.entry, x.nth, ((x.entry).lane_id is not null)::int as more, (
+      from (select x.entry, x.nth, coalesce(((x.entry).lane_id & 3 < 3)::int, 0) as more, (
               select coalesce(q.paused_at, q.dropped_at) is null and p_times[x.nth] = '-infinity' is not true
               from hwqueue.queue q where q.queue_id = (x.entry).queue_id) as is_open
             from gone x order by x.nth) g
       where l.lease_id = (g.entry).lease_id
-      returning g.entry, g.is_open, l.position, l.available_at,
+      returning g.entry, g.is_open, l.position, l.available_at, l.lanes[l.lanes_passed + 1] as next,
         case when g.more > 0 then (l.lanes[l.lanes_passed - 1]).lane_id end as line,
         (select s.waiting_since is not null from hwqueue.queue_signal s
          where s.queue_id = l.queue_id) as is_awaited,
@@ -63,15 +64,17 @@ begin
         g.more > 0 and hashint8((g.entry).turn) % 64 = 0 as moves_head
     ), started as (
       insert into hwqueue.ready (queue_id, tier, attempt_count, claim_count, rank, position, class_id,
-        lease_id, eligible_at, deadline) overriding system value
+        lease_id, eligible_at, deadline, is_limited) overriding system value
       -- one whose deadline has passed must not lie below reap_cursor.deadlines_from
       select (p.entry).queue_id, (p.entry).tier, (p.entry).attempt_count, (p.entry).claim_count,
              (p.entry).rank, p.position, (p.entry).class_id, (p.entry).lease_id,
-             case when (p.entry).deadline <= p_now then p_now else p.available_at end, (p.entry).deadline
+             case when (p.entry).deadline <= p_now then p_now else p.available_at end, (p.entry).deadline,
+             true
       from passed p where p.position > 0
     )
     select p.* from passed p
     where p.position = 0 or p.is_awaited or p.waits or p.line & 3 > 0 or p.moves_head
+    order by (p.entry).tier, (p.entry).rank, (p.entry).turn
   loop
     if v_done.moves_head then
       v_heads := v_heads || (v_done.entry).lane_id;
@@ -81,9 +84,19 @@ begin
     end if;
     if not v_done.is_open then
       perform hwqueue.put_back((v_done.entry).lease_id, (v_done.entry).attempt_count,
-        (v_done.entry).claim_count, p_now + interval '1 s', p_now);
+        (v_done.entry).claim_count, 'infinity', p_now, p_held_by => 'limit');
     elsif v_done.position = 0 then
-      v_others := v_others || v_done.entry;
+      v_entry := v_done.entry;
+      v_entry.available_at := v_done.available_at;
+      v_entry.lane_id := null;
+      v_entry.held_by := 'time';
+      if v_done.available_at = 'infinity' then
+        v_entry.lane_id := (v_done.next).lane_id;
+        v_entry.held_by := 'limit';
+        v_entry.turn := nextval('hwqueue.ready_position_seq');
+        v_refs := v_refs || v_done.next;
+      end if;
+      v_waiting := v_waiting || v_entry;
     elsif v_done.is_awaited then
       v_awaited := v_awaited || (v_done.entry).queue_id;
     end if;
@@ -91,27 +104,13 @@ begin
       perform hwqueue.wake_classes_of_entries(array[(v_done.entry).class_id]);
     end if;
   end loop;
-  if v_others is not null then
-    with waiting as (
-      insert into hwqueue.scheduled as s (queue_id, tier, attempt_count, claim_count, held_by, rank, class_id,
-        lease_id, available_at, deadline, lane_id, turn)
-      select e.queue_id, e.tier, e.attempt_count, e.claim_count,
-             (case when l.is_timed then 'time' else 'limit' end)::hwqueue.held_by, e.rank, e.class_id,
-             e.lease_id, l.available_at, e.deadline,
-             case when not l.is_timed then (l.lanes[l.lanes_passed + 1]).lane_id end,
-             case when l.is_timed then e.turn else nextval('hwqueue.ready_position_seq') end
-      from unnest(v_others) e
-      cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
-        select x.*, x.available_at < 'infinity' as is_timed
-        from hwqueue.lease x where x.lease_id = e.lease_id offset 0) l
-      order by e.tier, e.rank, e.turn
-      returning s.lease_id, s.lane_id
-    )
-    select array_agg(w.lease_id), array_agg(distinct w.lane_id) into v_parked, v_lanes
-    from waiting w where w.lane_id is not null;
-    if v_parked is not null then
-      perform hwqueue.note_parked(v_parked);
-    end if;
+  if v_waiting is not null then
+    insert into hwqueue.scheduled select e.* from unnest(v_waiting) e;
+  end if;
+  if v_refs is not null then
+    perform hwqueue.note_arrivals(array_agg(e.class_id), v_refs,
+      array_agg(row(e.tier, e.rank, e.turn)::hwqueue.lane_place), array_agg(e.queue_id))
+    from unnest(v_waiting) e where e.lane_id is not null;
   end if;
   if v_heads is not null then  -- so that who is gone is not scanned again, however long it is kept
     insert into hwqueue.lane_change (lane_id) select distinct i from unnest(v_heads) i;
@@ -122,8 +121,8 @@ begin
   if v_lines is not null then
     perform hwqueue.hand_over(v_lines, p_now, p_folds);
   end if;
-  if p_folds and v_lanes is not null then
-    perform hwqueue.fold_lanes(v_lanes);
+  if p_folds and v_refs is not null then
+    perform hwqueue.fold_lanes(array_agg(distinct r.lane_id)) from unnest(v_refs) r;
   end if;
 end
 $$;

@@ -287,9 +287,6 @@ begin
   elsif p_state = 'scheduled' then
     headline := case when p_lease.available_at > p_now then format('scheduled: claimable in %s',
         hwqueue.span_words(p_lease.available_at - p_now))
-      when exists (
-        select from hwqueue.queue q where q.queue_id = p_lease.queue_id and q.paused_at is not null)
-      then 'scheduled, and due, but its queue is paused'
       else 'scheduled, and due: the next claim of the queue or reap makes it pending' end
       || case when p_lease.attempt_count > 0 then format(', for attempt %s%s', p_lease.attempt_count + 1,
         coalesce('; the one before ended with ' || hwqueue.error_words(v_error), '')) else '' end;

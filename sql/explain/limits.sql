@@ -20,6 +20,12 @@ begin
   select s.* into v_entry from hwqueue.scheduled s
   where s.queue_id = p_lease.queue_id and s.available_at = p_lease.available_at
     and s.lease_id = p_lease.lease_id;
+  if v_entry.lane_id & 3 = 3 then
+    code := 'queue_paused';
+    headline := (select format('waits for its limits when queue %s goes on', q.name) from hwqueue.queue q
+                 where q.queue_id = v_entry.queue_id);
+    return;
+  end if;
   v_ref := p_lease.lanes[coalesce(p_lease.lanes_passed, 0) + (v_entry.lane_id is not null)::int];
   select r.* into v_rule from hwqueue.limit_rule r where r.limit_id = v_ref.limit_id;
   if v_entry.lane_id is null then

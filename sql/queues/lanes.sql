@@ -60,20 +60,6 @@ begin
 end
 $$;
 
--- The same for leases that are written already.
-create or replace function hwqueue.note_parked(p_leases uuid[]) returns void
-language sql volatile
-as $$
-  select hwqueue.note_arrivals(array_agg(l.class_id), array_agg(l.lanes[coalesce(l.lanes_passed, 0) + 1]),
-    array_agg(row(l.tier, l.rank, s.turn)::hwqueue.lane_place), array_agg(l.queue_id))
-  from unnest(p_leases) i
-  cross join lateral (  -- fences (offset 0): by key, whatever the statistics say
-    select * from hwqueue.lease x where x.lease_id = i offset 0) l
-  cross join lateral (
-    select x.turn from hwqueue.scheduled x
-    where x.queue_id = l.queue_id and x.available_at = 'infinity' and x.lease_id = i offset 0) s
-$$;
-
 -- Returns what leases hold in lanes that end, or are put back.
 -- Locks: new rows. Not idempotent.
 create or replace function hwqueue.leave_lanes(p_leases uuid[]) returns void

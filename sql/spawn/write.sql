@@ -228,15 +228,15 @@ end
 $$;
 
 -- Makes an open lease claimable again at p_at, with a new position and the rank that it always had;
--- infinity: when something else than a time lets it, p_held_by, null: a signal. A member of a gang waits for
--- its gang instead, the lease of an everywhere task for room on its node, one that has lanes in the first of
--- them. p_since: since when it has been claimable, if it was. Returns the new state. Wakes waiting workers
--- when the lease is claimable at once, or parked.
+-- infinity: when something else than a time lets it, p_held_by, null: a signal; limit: that its queue goes on.
+-- A member of a gang waits for its gang instead, the lease of an everywhere task for room on its node, one that
+-- has lanes in the first of them, at p_turn, null: as the last. p_since: since when it has been claimable, if
+-- it was. Returns the new state. Wakes waiting workers when the lease is claimable at once, or parked.
 -- Locks: the lease row; its class, skip locked, if that waits. The caller has deleted its former entry.
 -- Not idempotent.
 create or replace function hwqueue.put_back(p_lease uuid, p_attempt_count int, p_claim_count int,
   p_at timestamptz, p_now timestamptz, p_since timestamptz default null,
-  p_held_by hwqueue.held_by default null) returns text
+  p_held_by hwqueue.held_by default null, p_turn bigint default null) returns text
 language plpgsql volatile
 as $$
 declare
@@ -249,8 +249,10 @@ begin
   select l.* into v_lease from hwqueue.lease l where l.lease_id = p_lease for no key update;
   if v_lease.lanes is not null then
     perform hwqueue.leave_lanes(array[p_lease]);
-    v_turn := nextval('hwqueue.ready_position_seq');
-    if p_at <= p_now then
+    v_turn := coalesce(p_turn, nextval('hwqueue.ready_position_seq'));
+    if p_held_by = 'limit' then
+      v_lane := v_lease.queue_id * 4::bigint + 3;
+    elsif p_at <= p_now then
       v_lane := (v_lease.lanes[1]).lane_id;
       p_at := 'infinity';
       p_held_by := 'limit';
@@ -279,7 +281,7 @@ begin
   update hwqueue.lease l
   set position = v_position, available_at = p_at, attempt_count = p_attempt_count, lanes_passed = null
   where l.lease_id = p_lease;
-  if v_lane is not null then
+  if v_lane & 3 < 3 then
     perform hwqueue.note_arrivals(array[v_lease.class_id], array[v_lease.lanes[1]],
       array[row(v_lease.tier, v_lease.rank, v_turn)::hwqueue.lane_place], array[v_lease.queue_id]);
     perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = v_lease.queue_id;
@@ -368,10 +370,11 @@ begin
   where w.queue_id = p_lease.queue_id and w.class_id in (0, p_lease.class_id)
     and hwqueue.low_water_at(w, p_lease.tier, p_lease.rank) > p_lease.position;
   insert into hwqueue.ready (queue_id, tier, attempt_count, claim_count, rank, position, class_id,
-    lease_id, eligible_at, deadline)
+    lease_id, eligible_at, deadline, is_limited)
   overriding system value
   values (p_lease.queue_id, p_lease.tier, p_lease.attempt_count, p_claim_count, p_lease.rank,
-    p_lease.position, p_lease.class_id, p_lease.lease_id, v_since, p_lease.deadline);
+    p_lease.position, p_lease.class_id, p_lease.lease_id, v_since, p_lease.deadline,
+    case when p_lease.lanes is not null then true end);
   perform hwqueue.wake_classes_of_entries(array[c.class_id]) from hwqueue.placement_class c
   where c.class_id = p_lease.class_id and c.waits;
   perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = p_lease.queue_id;

@@ -5,8 +5,8 @@
 --
 -- Invariant: as of claim/lanes; broken_lanes checks it.
 
--- Notes lanes that were closed until now, and those of limits that were changed, lets leases change places
--- that no node takes, and folds changes as long as there are some, until p_until: tenants after p_after
+-- Notes lanes that were closed until now, and those of limits that were changed, follows pauses of queues, lets
+-- leases change places that no node takes, and folds changes as long as there are some, until p_until: tenants after p_after
 -- first. more: there may be more to do now.
 -- Locks: limits, lanes, skip locked; as fold_lanes.
 create or replace function hwqueue.reap_lanes(p_limit int, p_until timestamptz, p_after text,
@@ -41,7 +41,10 @@ begin
     more := more or cardinality(v_lanes) = p_limit;
     update hwqueue.limit_rule r set changed_from = v_lanes[p_limit] + 1 where r.limit_id = v_rule.limit_id;
   end loop;
-  perform hwqueue.rotate_lanes(p_now) where exists (select from hwqueue.limit_rule);
+  if exists (select from hwqueue.limit_rule) then
+    more := hwqueue.follow_pauses(p_limit, p_now) or more;
+    perform hwqueue.rotate_lanes(p_now);
+  end if;
   next_after := p_after;
   loop
     v_done := hwqueue.fold_changes(50, next_after, v_busy);
@@ -57,70 +60,74 @@ begin
 end
 $$;
 
--- Takes out of lanes what holds up others there. Of a paused or dropped queue that is what has passed any: of
--- the first 1,000 entries 100, and those that a rate has given a time, since the last reap or in the next
--- seconds; after a pause it comes again (promote_due). Else it is what no node took for as long as a turn of
--- a lane whose slot it holds, of the first 100 entries of each queue: it is parked in its first lane again,
--- before all others of its tier and rank, and one of another class that is parked in that lane goes on
--- instead: the first that had no turn yet, of the first 100.
+-- Lets leases that have stood in the lanes of their queues go on, where these do, and parks what has passed its
+-- lanes there, 100 of each queue that is paused or dropped. At most p_limit go on; true: there may be more.
+-- Locks: entries, skip locked; as put_back and pass_on. Not idempotent.
+create or replace function hwqueue.follow_pauses(p_limit int, p_now timestamptz) returns boolean
+language plpgsql volatile
+as $$
+declare
+  v_old hwqueue.ready;
+  v_ctids tid[];
+begin
+  for v_old in
+    delete from hwqueue.ready r where r.ctid = any (array(
+      select e.row_ctid from hwqueue.queue q
+      cross join lateral (
+        select x.ctid as row_ctid from hwqueue.ready x where x.queue_id = q.queue_id and x.is_limited
+        order by x.position limit 100 for update skip locked) e
+      where q.has_lanes and coalesce(q.paused_at, q.dropped_at) is not null))
+    returning r.*
+  loop
+    perform hwqueue.put_back(v_old.lease_id, v_old.attempt_count, v_old.claim_count, 'infinity', p_now,
+      p_held_by => 'limit');
+  end loop;
+  v_ctids := array(
+    select e.row_ctid from hwqueue.queue q
+    cross join lateral (
+      select x.ctid as row_ctid, x.tier, x.rank, x.turn from hwqueue.scheduled x
+      where x.lane_id = q.queue_id * 4::bigint + 3
+      order by x.tier, x.rank, x.turn limit p_limit for update skip locked) e
+    where q.has_lanes and coalesce(q.paused_at, q.dropped_at) is null
+    order by e.tier, e.rank, e.turn limit p_limit);
+  if v_ctids <> '{}' then
+    perform hwqueue.pass_on(v_ctids, null, p_now, true);
+  end if;
+  return cardinality(v_ctids) = p_limit;
+end
+$$;
+
+-- Lets leases change places: one that no node took for as long as a turn of a lane whose slot it holds is
+-- parked in its first lane again, before all others of its tier and rank, and one of another class that is
+-- parked in that lane goes on instead: the first that had no turn yet, of the first 100. It looks at 500 leases
+-- that have passed their lanes, after those that this session has looked at last.
 -- Locks: entries, skip locked; as put_back and pass_on. Not idempotent.
 create or replace function hwqueue.rotate_lanes(p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
+  v_from bigint[] := string_to_array(
+    coalesce(nullif(current_setting('hwqueue.turned_to', true), ''), '0 0'), ' ')::bigint[];
+  v_looked hwqueue.ready[] := array(
+    select x from hwqueue.ready x
+    where x.is_limited and (x.queue_id, x.position) > (v_from[1]::int, v_from[2])
+    order by x.queue_id, x.position limit 500);
   v_old record;
   v_next tid;
 begin
-  for v_old in
-    with paused as materialized (
-      select q.queue_id from hwqueue.queue q
-      where q.has_lanes and coalesce(q.paused_at, q.dropped_at) is not null
-    ), ready as (
-      delete from hwqueue.ready r where r.ctid = any (array(
-        select x.ctid from paused q
-        cross join lateral (
-          select y.tier, y.rank, y.position from hwqueue.ready y where y.queue_id = q.queue_id
-          order by y.tier, y.rank, y.position limit 1000) e
-        join hwqueue.ready x
-          on (x.queue_id, x.tier, x.rank, x.position) = (q.queue_id, e.tier, e.rank, e.position)
-        where (select l.lanes_passed from hwqueue.lease l where l.lease_id = x.lease_id) > 0
-        limit 100 for update of x skip locked))
-      returning r.lease_id, r.attempt_count, r.claim_count
-    ), timed as (
-      delete from hwqueue.scheduled s where s.ctid = any (array(
-        select e.row_ctid from paused q
-        cross join lateral (
-          select x.ctid as row_ctid from hwqueue.scheduled x
-          where x.queue_id = q.queue_id and x.turn is not null and x.available_at between (
-              select m.reaped_at from hwqueue.reap_cursor m order by m.version desc limit 1)
-            and p_now + interval '10 s'
-            and (select l.lanes_passed from hwqueue.lease l where l.lease_id = x.lease_id) > 0
-          for update skip locked) e))
-      returning s.lease_id, s.attempt_count, s.claim_count
-    )
-    select * from ready union all select * from timed
-  loop
-    perform hwqueue.put_back(v_old.lease_id, v_old.attempt_count, v_old.claim_count, p_now + interval '1 s',
-      p_now);
-  end loop;
+  perform set_config('hwqueue.turned_to', case when cardinality(v_looked) = 500
+    then concat_ws(' ', v_looked[500].queue_id, v_looked[500].position) else '' end, false);
   for v_old in
     select e.*, r.lane_id
-    from hwqueue.queue q
-    cross join lateral (
-      select m.tier, m.rank, m.position from hwqueue.low_water m
-      where m.queue_id = q.queue_id and m.class_id = 0 order by m.version desc limit 1) w
-    cross join lateral (
-      select x.ctid as row_ctid, x.* from hwqueue.ready x
-      where x.queue_id = q.queue_id and (x.tier, x.rank, x.position) >= (w.tier, w.rank, w.position)
-      order by x.tier, x.rank, x.position limit 100) e
-    cross join lateral (select * from hwqueue.lease x where x.lease_id = e.lease_id offset 0) k
+    from unnest(v_looked) e
+    cross join lateral (select x.lanes from hwqueue.lease x where x.lease_id = e.lease_id offset 0) k
     cross join lateral unnest(k.lanes) r
     join hwqueue.limit_rule u on u.limit_id = r.limit_id and e.eligible_at + u.turn <= p_now
     join hwqueue.lane c on c.lane_id = r.lane_id and coalesce(c.closed_until <= p_now, true)
-    where q.has_lanes
   loop
     perform 1 from hwqueue.ready r
-    where r.ctid = v_old.row_ctid and r.lease_id = v_old.lease_id for update skip locked;
+    where (r.queue_id, r.tier, r.rank, r.position) = (v_old.queue_id, v_old.tier, v_old.rank, v_old.position)
+    for update skip locked;
     continue when not found;
     select s.ctid into v_next from hwqueue.scheduled s
     where s.ctid = (
@@ -132,11 +139,10 @@ begin
       order by x.turn < 0, case when x.turn < 0 then x.turn end, x.tier, x.rank, x.turn limit 1)
     for update skip locked;
     continue when not found;
-    delete from hwqueue.ready r where r.ctid = v_old.row_ctid;
-    perform hwqueue.put_back(v_old.lease_id, v_old.attempt_count, v_old.claim_count, p_now, p_now);
-    update hwqueue.scheduled s set turn = v_old.position - 4611686018427387904
-    where s.queue_id = v_old.queue_id and s.available_at = 'infinity' and s.lease_id = v_old.lease_id;
-    perform hwqueue.note_parked(array[v_old.lease_id]);  -- with this place
+    delete from hwqueue.ready r
+    where (r.queue_id, r.tier, r.rank, r.position) = (v_old.queue_id, v_old.tier, v_old.rank, v_old.position);
+    perform hwqueue.put_back(v_old.lease_id, v_old.attempt_count, v_old.claim_count, p_now, p_now,
+      p_turn => v_old.position - 4611686018427387904);
     insert into hwqueue.lane_change (lane_id, delta) values (v_old.lane_id, 1);  -- the other one has its slot
     perform hwqueue.pass_on(array[v_next], null, p_now, true);
   end loop;
@@ -223,5 +229,6 @@ as $$
   from waiting w
   where case when w.is_ready then w.lanes_passed is distinct from cardinality(w.lanes)
     when w.is_timed then w.lanes_passed > cardinality(w.lanes)
+    when w.lane_id & 3 = 3 then w.lanes_passed > 0
     else w.lane_id is distinct from (w.lanes[coalesce(w.lanes_passed, 0) + 1]).lane_id end
 $$;

@@ -215,6 +215,50 @@ def test_who_fits_nowhere_lets_another_class_go_first(api: Api, clock: Clock, qu
     assert {api.lease(one)["state"] for one in big} == {"pending", "scheduled"}
 
 
+@pytest.mark.parametrize("limited", [False, True])
+def test_who_fits_nowhere_has_its_turn_behind_others(
+    api: Api, clock: Clock, queue: str, node: Node, limited: bool
+) -> None:
+    """However many stand in front that fit nowhere either, without limits, or in lanes of their own."""
+    name = limit(api, slots=1, by="key")
+    big: Row = {"placement": {"resources": {"gpu_count": 8}}}
+    front = [{**big, "limits": {name: str(n)}} if limited else big for n in range(500 if limited else 100)]
+    leases = [{"task": "t", "options": options} for options in front]
+    api.rows("spawn_leases", queue=queue, leases=leases)
+    while limited and api.row("reap")["more"]:
+        pass
+    api.spawn(queue, limits={name: "u"}, **big)
+    small = api.spawn(queue, limits={name: "u"})
+    claims = []
+    for _ in range(3):
+        api.reap_after(clock, SECOND * 11)
+        claims += claim(api, clock, node, queue)
+    assert ids(claims) == [small]
+
+
+def test_delayed_leases_without_limits_of_a_paused_queue(
+    api: Api, clock: Clock, queue: str, node: Node
+) -> None:
+    """They become pending, and are told of, as in a queue without limits; the others go on with it."""
+    name = limit(api, slots=1)
+    plain = api.spawn(queue, delay="5 s")
+    limited = [api.spawn(queue, limits=[name], delay="5 s") for _ in range(2)]
+    running = api.spawn(queue, limits=[name])
+    [claimed] = claim(api, clock, node, queue)
+    api.rows("pause_queue", queue=queue)
+    for _ in range(2):
+        api.reap_after(clock, SECOND * 6)
+    assert api.lease(plain)["state"] == "pending"
+    reasons = api.rows("pending_reasons", queue=queue)
+    assert {(row["code"], row["pending"]) for row in reasons} == {("queue_paused", 1), ("queue_paused", 2)}
+    api.rows("resume_queue", queue=queue)
+    api.reap()
+    assert ids(claim(api, clock, node, queue)) == [plain]
+    api.complete(claimed)
+    assert claimed["lease_id"] == running
+    assert ids(claim(api, clock, node, queue)) == limited[:1]
+
+
 @pytest.mark.parametrize(
     "spec",
     [{"slots": 1}, {"fair": True, "by": "tenant"}, {"rate": {"count": 1, "per": 1, "burst": 1}}],
@@ -246,9 +290,7 @@ def test_a_paused_queue_leaves_limits_to_others(
     times = [api.lease(lease)["available_at"] for lease in paused]
     api.reap_after(clock, SECOND * 2)
     assert [api.lease(lease)["available_at"] for lease in paused] == times
-    assert (
-        api.row("explain_lease", lease=paused[0])["headline"] == "scheduled, and due, but its queue is paused"
-    )
+    assert api.row("explain_lease", lease=paused[0])["code"] == "queue_paused"
     api.rows("resume_queue", queue=queue)
     assert set(run(queue, len(paused) + 1)) == set(paused)
 
