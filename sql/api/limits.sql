@@ -204,10 +204,9 @@ as $$
 $$;
 
 -- Returns lanes of a limit, of the first 10,001: those with most parked leases first (p_order parked), or where
--- the first one has waited longest (wait); without pages, as that changes. parked: counted to 10,000, and so
--- that all lanes together come to 100,000: of those with more the ones whose first was parked before come
--- first. most: what used may be. lease_id: the first in line; since: when it was spawned. opens_at: of a rate,
--- when the next may start.
+-- the first one was parked first (wait); without pages, as that changes. parked: counted to 10,000, to 100,000
+-- in all lanes; of those with more the ones where the first was parked first come first. most: what used may
+-- be. lease_id: the first in line; since: when it was spawned. opens_at: of a rate, when the next may start.
 -- Raises: QHM01, QHA01, QHA03.
 create or replace function hwqueue.limit_lanes(p_name text, p_order text default 'parked',
   p_limit int default 100)
@@ -234,16 +233,14 @@ begin
       case when (l.lane).closed_until > v_now then (l.lane).closed_until end,
       case when v_rule.kind = 'rate' then greatest((l.lane).tat, (l.lane).closed_until, v_now) end
     from (
-      select k.lane, w.first, case when p_order = 'wait' then (
-          select x.created_at from hwqueue.lease x where x.lease_id = w.lease_id) end as since
+      select k.lane, w.*
       from (select x as lane from hwqueue.lane x
             where x.limit_id = v_rule.limit_id order by x.lane_id limit 10001) k
       cross join lateral (
-        select count(*) as parked, min(c.turn) as first, (array_agg(c.lease_id))[1] as lease_id
-        from (select s.turn, case when p_order = 'wait' then s.lease_id end as lease_id
-              from hwqueue.scheduled s where s.lane_id = (k.lane).lane_id
+        select case when p_order = 'parked' then count(*) end as parked, (array_agg(c.turn))[1] as first
+        from (select s.turn from hwqueue.scheduled s where s.lane_id = (k.lane).lane_id
               order by s.tier, s.rank, s.turn limit case p_order when 'wait' then 1 else v_most end) c) w
-      order by 3, w.parked desc, w.first limit p_limit) l
+      order by w.parked desc, w.first limit p_limit) l
     cross join lateral (
       select count(*) as parked
       from (select from hwqueue.scheduled s where s.lane_id = (l.lane).lane_id
@@ -252,6 +249,6 @@ begin
       select h.lease_id, (select x.created_at from hwqueue.lease x where x.lease_id = h.lease_id)
       from (select s.lease_id from hwqueue.scheduled s where s.lane_id = (l.lane).lane_id
             order by s.tier, s.rank, s.turn limit 1) h) f on true
-    order by l.since, p.parked desc, l.first, (l.lane).key, (l.lane).tenant;
+    order by case when p_order = 'parked' then p.parked end desc, l.first;
 end
 $$;

@@ -64,7 +64,7 @@ $$;
 -- lanes there, 100 of each queue that is paused or dropped. At most p_limit go on; true: there may be more.
 -- Locks: entries, skip locked; as put_back and pass_on. Not idempotent.
 create or replace function hwqueue.follow_pauses(p_limit int, p_now timestamptz) returns boolean
-language plpgsql volatile
+language plpgsql volatile set enable_seqscan = off
 as $$
 declare
   v_old hwqueue.ready;
@@ -103,7 +103,7 @@ $$;
 -- that have passed their lanes, after those that this session has looked at last.
 -- Locks: entries, skip locked; as put_back and pass_on. Not idempotent.
 create or replace function hwqueue.rotate_lanes(p_now timestamptz) returns void
-language plpgsql volatile
+language plpgsql volatile set enable_seqscan = off
 as $$
 declare
   v_from bigint[] := string_to_array(
