@@ -682,8 +682,8 @@ comment on column hwqueue.ready.is_limited is 'it has passed the lanes of its le
 
 -- What an entry waits for: a time; room for its gang, or on the node of its everywhere task (team); the room
 -- of the lease that it replaces (place, and that one's, once held back); a signal that may come at any time;
--- its lane (limit): it is parked there, and its turn is its place in the lane; or that its queue goes on, where
--- its lane is that of the queue (claim/lanes).
+-- its lane (limit): it is parked there, and its turn is its place in the lane; or that its queue goes on: its
+-- lane is that of the queue then (claim/lanes).
 create type hwqueue.held_by as enum ('time', 'team', 'place', 'signal', 'limit');
 
 -- Rows are inserted and deleted; only class_id and turn are ever updated. held_by fills a gap before rank.

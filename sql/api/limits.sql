@@ -203,10 +203,10 @@ as $$
   where r.dropped_at is null order by r.name
 $$;
 
--- Returns lanes of a limit, of the first 10,001: those with most parked leases first (p_order parked), or where
--- the first one was parked first (wait); without pages, as that changes. parked: counted to 10,000, to 100,000
--- in all lanes; of those with more the ones where the first was parked first come first. most: what used may
--- be. lease_id: the first in line; since: when it was spawned. opens_at: of a rate, when the next may start.
+-- Returns lanes of a limit, of the first 10,001: those with most parked leases first (p_order parked), or
+-- where the first was parked first (wait); without pages, as that changes. parked: counted to 10,000, to
+-- 100,000 in all; of lanes with more those come first whose first was parked first. most: what used may be.
+-- lease_id: the first in line; since: when it was spawned. opens_at: of a rate, when the next may start.
 -- Raises: QHM01, QHA01, QHA03.
 create or replace function hwqueue.limit_lanes(p_name text, p_order text default 'parked',
   p_limit int default 100)

@@ -18,12 +18,11 @@
 
 -- Passes leases on that a lane has let through, or whose time has come, in this order: into their next lane,
 -- or, at the end, into ready. Those with a time to come (p_times, as p_ctids) wait for that. What is of a
--- queue that is paused or dropped, by now or by the caller (-infinity), leaves all lanes, and is parked in that
--- of its queue, of kind 3, which lets all through when the queue goes on (reap_lanes). The lines that they
--- leave are handed over. p_folds: the lanes that they come to are looked at here and now. Wakes: waiting
--- workers.
--- Locks: the caller holds the entries; the lease rows; as note_arrivals, hand_over; with p_folds as fold_lanes.
--- Not idempotent.
+-- queue that is paused or dropped, by now or by the caller (-infinity), leaves all lanes, and is parked in
+-- that of its queue, of kind 3, until the queue goes on (follow_pauses). The lines that they leave go
+-- to others. p_folds: the lanes that they come to are looked at here and now. Wakes: waiting workers.
+-- Locks: the caller holds the entries; the lease rows; as note_arrivals, hand_over; with p_folds as
+-- fold_lanes. Not idempotent.
 create or replace function hwqueue.pass_on(p_ctids tid[], p_times timestamptz[], p_now timestamptz,
   p_folds boolean) returns void
 language plpgsql volatile

@@ -228,10 +228,10 @@ end
 $$;
 
 -- Makes an open lease claimable again at p_at, with a new position and the rank that it always had;
--- infinity: when something else than a time lets it, p_held_by, null: a signal; limit: that its queue goes on.
--- A member of a gang waits for its gang instead, the lease of an everywhere task for room on its node, one that
--- has lanes in the first of them, at p_turn, null: as the last. p_since: since when it has been claimable, if
--- it was. Returns the new state. Wakes waiting workers when the lease is claimable at once, or parked.
+-- infinity: when something else than a time lets it, p_held_by, null: a signal; limit: that its queue goes
+-- on. A member of a gang waits for its gang instead, that of an everywhere task for room on its node, one
+-- that has lanes in the first of them, at p_turn, null: the last. p_since: since when it was claimable, if it
+-- was. Returns the new state. Wakes waiting workers when the lease is claimable at once, or parked.
 -- Locks: the lease row; its class, skip locked, if that waits. The caller has deleted its former entry.
 -- Not idempotent.
 create or replace function hwqueue.put_back(p_lease uuid, p_attempt_count int, p_claim_count int,
@@ -373,8 +373,7 @@ begin
     lease_id, eligible_at, deadline, is_limited)
   overriding system value
   values (p_lease.queue_id, p_lease.tier, p_lease.attempt_count, p_claim_count, p_lease.rank,
-    p_lease.position, p_lease.class_id, p_lease.lease_id, v_since, p_lease.deadline,
-    case when p_lease.lanes is not null then true end);
+    p_lease.position, p_lease.class_id, p_lease.lease_id, v_since, p_lease.deadline, p_lease.lanes <> '{}');
   perform hwqueue.wake_classes_of_entries(array[c.class_id]) from hwqueue.placement_class c
   where c.class_id = p_lease.class_id and c.waits;
   perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = p_lease.queue_id;

@@ -5,9 +5,9 @@
 --
 -- Invariant: as of claim/lanes; broken_lanes checks it.
 
--- Notes lanes that were closed until now, and those of limits that were changed, follows pauses of queues, lets
--- leases change places that no node takes, and folds changes as long as there are some, until p_until: tenants after p_after
--- first. more: there may be more to do now.
+-- Notes lanes that were closed until now, and those of limits that were changed, follows pauses of queues,
+-- lets leases change places that no node takes, and folds changes as long as there are some, until p_until:
+-- tenants after p_after first. more: there may be more to do now.
 -- Locks: limits, lanes, skip locked; as fold_lanes.
 create or replace function hwqueue.reap_lanes(p_limit int, p_until timestamptz, p_after text,
   p_now timestamptz, out more boolean, out next_after text)
@@ -60,8 +60,8 @@ begin
 end
 $$;
 
--- Lets leases that have stood in the lanes of their queues go on, where these do, and parks what has passed its
--- lanes there, 100 of each queue that is paused or dropped. At most p_limit go on; true: there may be more.
+-- Lets leases that have stood in the lanes of their queues go on, where these do, and parks what has passed
+-- its lanes there, 100 of each queue that is paused or dropped. p_limit go on at most; true: maybe not all.
 -- Locks: entries, skip locked; as put_back and pass_on. Not idempotent.
 create or replace function hwqueue.follow_pauses(p_limit int, p_now timestamptz) returns boolean
 language plpgsql volatile set enable_seqscan = off
@@ -76,7 +76,7 @@ begin
       cross join lateral (
         select x.ctid as row_ctid from hwqueue.ready x where x.queue_id = q.queue_id and x.is_limited
         order by x.position limit 100 for update skip locked) e
-      where q.has_lanes and coalesce(q.paused_at, q.dropped_at) is not null))
+      where coalesce(q.paused_at, q.dropped_at) is not null))
     returning r.*
   loop
     perform hwqueue.put_back(v_old.lease_id, v_old.attempt_count, v_old.claim_count, 'infinity', p_now,
@@ -88,19 +88,17 @@ begin
       select x.ctid as row_ctid, x.tier, x.rank, x.turn from hwqueue.scheduled x
       where x.lane_id = q.queue_id * 4::bigint + 3
       order by x.tier, x.rank, x.turn limit p_limit for update skip locked) e
-    where q.has_lanes and coalesce(q.paused_at, q.dropped_at) is null
+    where coalesce(q.paused_at, q.dropped_at) is null
     order by e.tier, e.rank, e.turn limit p_limit);
-  if v_ctids <> '{}' then
-    perform hwqueue.pass_on(v_ctids, null, p_now, true);
-  end if;
+  perform hwqueue.pass_on(v_ctids, null, p_now, true) where v_ctids <> '{}';
   return cardinality(v_ctids) = p_limit;
 end
 $$;
 
 -- Lets leases change places: one that no node took for as long as a turn of a lane whose slot it holds is
 -- parked in its first lane again, before all others of its tier and rank, and one of another class that is
--- parked in that lane goes on instead: the first that had no turn yet, of the first 100. It looks at 500 leases
--- that have passed their lanes, after those that this session has looked at last.
+-- parked in that lane goes on instead: the first that had no turn yet, of the first 100. It looks at 500
+-- leases that have passed their lanes, after those that this session has looked at last.
 -- Locks: entries, skip locked; as put_back and pass_on. Not idempotent.
 create or replace function hwqueue.rotate_lanes(p_now timestamptz) returns void
 language plpgsql volatile set enable_seqscan = off
@@ -125,10 +123,6 @@ begin
     join hwqueue.limit_rule u on u.limit_id = r.limit_id and e.eligible_at + u.turn <= p_now
     join hwqueue.lane c on c.lane_id = r.lane_id and coalesce(c.closed_until <= p_now, true)
   loop
-    perform 1 from hwqueue.ready r
-    where (r.queue_id, r.tier, r.rank, r.position) = (v_old.queue_id, v_old.tier, v_old.rank, v_old.position)
-    for update skip locked;
-    continue when not found;
     select s.ctid into v_next from hwqueue.scheduled s
     where s.ctid = (
       select x.row_ctid
@@ -139,8 +133,10 @@ begin
       order by x.turn < 0, case when x.turn < 0 then x.turn end, x.tier, x.rank, x.turn limit 1)
     for update skip locked;
     continue when not found;
-    delete from hwqueue.ready r
-    where (r.queue_id, r.tier, r.rank, r.position) = (v_old.queue_id, v_old.tier, v_old.rank, v_old.position);
+    delete from hwqueue.ready r where r.ctid = (
+      select x.ctid from hwqueue.ready x where (x.queue_id, x.tier, x.rank, x.position)
+        = (v_old.queue_id, v_old.tier, v_old.rank, v_old.position) for update skip locked);
+    continue when not found;
     perform hwqueue.put_back(v_old.lease_id, v_old.attempt_count, v_old.claim_count, p_now, p_now,
       p_turn => v_old.position - 4611686018427387904);
     insert into hwqueue.lane_change (lane_id, delta) values (v_old.lane_id, 1);  -- the other one has its slot
