@@ -112,8 +112,8 @@ begin
   end if;
   if p_moves or v_now - p_state.seen_at > p_state.heartbeat_timeout / 8 then
     perform hwqueue.after_claim(p_state, array[v_head.queue_id], row(v_head.queue_id, 0, null, null,
-        v_head.rank, v_position, v_class_id, lease_id, null, null, null)::hwqueue.ready, true, p_moves, p_drawn,
-      v_now);
+        v_head.rank, v_position, v_class_id, lease_id, null, null, null)::hwqueue.ready, true, p_moves,
+      p_drawn, v_now);
   end if;
 end
 $$;

@@ -48,8 +48,8 @@ begin
   when 'terms' then
     perform hwqueue.publish_terms(least(p_most, 100), true, p_now);
   when 'due' then
-    p_done.promoted := hwqueue.promote_due(array(select q.queue_id from hwqueue.queue q), p_most, false, p_now,
-      v_from.scheduled_from);
+    p_done.promoted := hwqueue.promote_due(array(select q.queue_id from hwqueue.queue q), p_most, false,
+      p_now, v_from.scheduled_from);
     p_done.deadlines := hwqueue.reap_deadlines(p_most, p_now, v_from.deadlines_from);
     v_counts := array[p_done.promoted, p_done.deadlines];
   when 'lanes' then
