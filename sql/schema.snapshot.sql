@@ -764,13 +764,16 @@ CREATE TABLE hwqueue.ready (
     class_id bigint NOT NULL,
     lease_id uuid NOT NULL,
     eligible_at timestamp with time zone NOT NULL,
-    deadline timestamp with time zone
+    deadline timestamp with time zone,
+    is_limited boolean
 )
 WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1');
 
 COMMENT ON TABLE hwqueue.ready IS 'a lease that is claimable now; rows are inserted and deleted, never updated';
 
 COMMENT ON COLUMN hwqueue.ready.claim_count IS 'claims granted so far: the lower 40 bits of the next token, less one';
+
+COMMENT ON COLUMN hwqueue.ready.is_limited IS 'it has passed the lanes of its lease; null: there are none';
 
 CREATE FUNCTION hwqueue.advance_low_water(p_entry hwqueue.ready) RETURNS void
     LANGUAGE plpgsql;
@@ -2742,6 +2745,10 @@ CREATE FUNCTION hwqueue.follow_nested(p_run uuid, p_step integer) RETURNS intege
 CREATE FUNCTION hwqueue.follow_parent(p_run uuid) RETURNS integer
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.follow_pauses(p_limit integer, p_now timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off';
+
 CREATE FUNCTION hwqueue.forget_node(p_node uuid) RETURNS void
     LANGUAGE plpgsql;
 
@@ -3867,9 +3874,6 @@ CREATE FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.note_parked(p_leases uuid[]) RETURNS void
-    LANGUAGE sql;
-
 CREATE FUNCTION hwqueue.note_placement_check(p_lease uuid, p_claims integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -4199,7 +4203,7 @@ CREATE FUNCTION hwqueue.publish_while_holding(INOUT picked hwqueue.picked_entrie
 CREATE FUNCTION hwqueue.purge_queues(p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_held_by hwqueue.held_by DEFAULT NULL::hwqueue.held_by) RETURNS text
+CREATE FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_held_by hwqueue.held_by DEFAULT NULL::hwqueue.held_by, p_turn bigint DEFAULT NULL::bigint) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.put_back_in_line(p_lease hwqueue.lease, p_claim_count integer, p_now timestamp with time zone) RETURNS text
@@ -4681,7 +4685,8 @@ CREATE FUNCTION hwqueue.room_masks(p_class_ids bigint[], p_snapshot hwqueue.flee
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.rotate_lanes(p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off';
 
 CREATE FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval DEFAULT '1 day'::interval) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
@@ -7324,6 +7329,8 @@ CREATE UNIQUE INDEX ready_class ON hwqueue.ready USING btree (class_id, tier, ra
 
 CREATE INDEX ready_deadline ON hwqueue.ready USING btree (GREATEST(deadline, eligible_at)) WHERE (deadline IS NOT NULL);
 
+CREATE INDEX ready_limited ON hwqueue.ready USING btree (queue_id, "position") WHERE is_limited;
+
 CREATE INDEX replacement_due ON hwqueue.replacement USING btree (next_try_at);
 
 CREATE INDEX replacement_old ON hwqueue.replacement USING btree (old_lease);
@@ -8356,6 +8363,8 @@ REVOKE ALL ON FUNCTION hwqueue.follow_nested(p_run uuid, p_step integer) FROM PU
 
 REVOKE ALL ON FUNCTION hwqueue.follow_parent(p_run uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.follow_pauses(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, OUT items jsonb[], OUT next text) FROM PUBLIC;
@@ -9006,8 +9015,6 @@ REVOKE ALL ON FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text) FROM
 
 REVOKE ALL ON FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_detail jsonb, p_node uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_parked(p_leases uuid[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.note_placement_check(p_lease uuid, p_claims integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text) FROM PUBLIC;
@@ -9206,7 +9213,7 @@ REVOKE ALL ON FUNCTION hwqueue.publish_while_holding(INOUT picked hwqueue.picked
 
 REVOKE ALL ON FUNCTION hwqueue.purge_queues(p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_since timestamp with time zone, p_held_by hwqueue.held_by) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_since timestamp with time zone, p_held_by hwqueue.held_by, p_turn bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.put_back_in_line(p_lease hwqueue.lease, p_claim_count integer, p_now timestamp with time zone) FROM PUBLIC;
 
