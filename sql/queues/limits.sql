@@ -104,11 +104,14 @@ as $$
     from (
       select i.key as name, (p_limits ? i.key) is not true as of_queue,
              hwqueue.json_text(i.value, 'options.limits.' || left(i.key, 100), 200, 'QHM03') as key
-      from jsonb_each(coalesce((select jsonb_object_agg(q, null) from unnest(p_of_queue) q), '{}')
-        || coalesce(case when jsonb_typeof(p_limits) = 'array' then (
-            select jsonb_object_agg(t, null)
-            from jsonb_array_elements_text(hwqueue.json_texts(p_limits, 'options.limits', 3, 100, 'QHM03')) t)
-          else hwqueue.json_object(p_limits, 'options.limits', 'QHM03') end, '{}')) i
+      from (
+        select p_of_queue || case when jsonb_typeof(p_limits) = 'array'
+            then (jsonb_populate_record(null::hwqueue.queue, jsonb_build_object('limits',
+              hwqueue.json_texts(p_limits, 'options.limits', 3, 100, 'QHM03')))).limits end as names) w
+      cross join lateral jsonb_each(
+        jsonb_object(w.names, array_fill(null::text, array[cardinality(w.names)]))
+        || coalesce(case when jsonb_typeof(p_limits) is distinct from 'array'
+          then hwqueue.json_object(p_limits, 'options.limits', 'QHM03') end, '{}')) i
       offset 0) n
     left join lateral (  -- fences (offset 0): by name, whatever the statistics say; each value once
       select x.spec ->> 'by' as lane_by, row(hwqueue.lane_id(x, p_tenant, k.key), x.limit_id, k.key,

@@ -29,35 +29,36 @@ declare
   v_each jsonb := case when v_is_list then p_leases else p_leases -> 'each' end;
   v_asked jsonb := case when v_is_list then p_leases else p_leases -> 'kinds' end;
   v_lease_ids uuid[] := hwqueue.new_ids(jsonb_array_length(v_each));
-  v_of int[];  -- which one of v_asked each is of, from 1; null: of a list
+  v_of int[] := case  -- which one of v_asked each is of, from 1
+    when v_is_list then array(select generate_series(1, cardinality(v_lease_ids)))
+    when p_leases ? 'of' then array(
+      select o::numeric::int + 1 from jsonb_array_elements_text(p_leases -> 'of') o)
+    else array_fill(1, array[cardinality(v_lease_ids)]) end;
   v_class_ids bigint[];  -- of v_asked
   v_tasks text[];
   v_lanes hwqueue.lane_list[];
   v_defaults jsonb;  -- by task; null: none of them has any
-  v_has_own boolean;  -- one has options that are no part of its class
+  v_has_own boolean;  -- one has options that read_spawn reads
+  v_has_limits boolean;
   v_one jsonb;
   v_code text;
   v_message text;
   v_detail text;
   v_hint text;
 begin
-  if not v_is_list then
-    v_of := case when p_leases ? 'of'
-      then array(select o::numeric::int + 1 from jsonb_array_elements_text(p_leases -> 'of') o)
-      else array_fill(1, array[cardinality(v_lease_ids)]) end;
-  end if;
   select array_agg(c.class_id order by n.number), array_agg(c.task order by n.number), bool_or(c.has_own),
-         jsonb_object_agg(c.task, c.defaults) filter (where c.defaults <> '{}')
-  into v_class_ids, v_tasks, v_has_own, v_defaults
+         bool_or(c.has_limits), jsonb_object_agg(c.task, c.defaults) filter (where c.defaults <> '{}')
+  into v_class_ids, v_tasks, v_has_own, v_has_limits, v_defaults
   from (
-    select k.numbers, k.has_own, n.task, t.defaults, case when k.kind is not null
+    select k.numbers, k.has_own, k.has_limits, n.task, t.defaults, case when k.kind is not null
              then hwqueue.spawn_class(p_queue.queue_id, hwqueue.json_text(hwqueue.check_object(k.kind,
                  array['task', 'params', 'options'], 'lease') -> 'task', 'task', 200),
                hwqueue.class_options(hwqueue.with_defaults(coalesce(nullif(k.kind -> 'options', 'null'),
                  '{}'), t.defaults))) end as class_id
     from (select case when v_is_list or a.ordinality = any (v_of)  -- what no element has is not read
                    then hwqueue.spawn_kind(a.value) end as kind, array_agg(a.ordinality) as numbers,
-                 bool_or(a.value -> 'options' ?| (hwqueue.spawn_options() || array['limits'])) as has_own
+                 bool_or(a.value -> 'options' ?| hwqueue.spawn_options()) as has_own,
+                 bool_or(a.value -> 'options' ? 'limits') as has_limits
           from jsonb_array_elements(v_asked) with ordinality a group by 1 order by min(a.ordinality)) k
     cross join lateral (  -- of text only: the text of other values may be too long for the server
       select case jsonb_typeof(k.kind -> 'task') when 'string' then k.kind ->> 'task' end as task) n
@@ -65,42 +66,39 @@ begin
       select (select t.defaults from hwqueue.task t where t.name = n.task) as defaults offset 0) t
     offset 0) c
   cross join unnest(c.numbers) n(number);
-  if v_has_own or v_defaults is not null or p_queue.limits <> '{}' then
-    if p_queue.limits <> '{}' or jsonb_path_exists(v_asked, '$[*].options.limits') then
-      v_lanes := array(
-        select row(l.lanes)::hwqueue.lane_list
-        from jsonb_array_elements(v_asked) with ordinality a
-        cross join lateral (  -- a fence: Postgres remembers what it has found for the same options
-          select case when v_is_list or a.ordinality = any (v_of) then a.value -> 'options' end as options
-          offset 0) o
-        cross join lateral hwqueue.read_limits(o.options -> 'limits', p_queue.limits,
-          coalesce(o.options ->> 'tenant', '')) l);
-    end if;
+  if v_has_limits or p_queue.limits <> '{}' then
+    v_lanes := array(
+      select row(l.lanes)::hwqueue.lane_list
+      from jsonb_array_elements(v_asked) with ordinality a
+      cross join lateral (  -- a fence: Postgres remembers what it has found for the same options
+        select case when v_is_list or a.ordinality = any (v_of) then a.value -> 'options' end as options
+        offset 0) o
+      cross join lateral hwqueue.read_limits(o.options -> 'limits', p_queue.limits,
+        coalesce(o.options ->> 'tenant', '')) l);
+  end if;
+  if v_has_own or v_defaults is not null then
     return array(
       select hwqueue.read_spawn(e.ordinal, v_lease_ids[e.ordinal], v_class_ids[e.number], v_tasks[e.number],
         hwqueue.check_payload(coalesce(e.params, '{}'), 'params', p_queue.max_params_bytes), e.options,
         v_lanes[e.number].lanes, p_now)
       from (
-        select i.ordinality::int as ordinal, n.number,
+        select i.ordinal::int, i.number,
           case when v_is_list then i.value -> 'params' else i.value end as params,
           case when v_defaults is not null then hwqueue.with_defaults(nullif(n.options, 'null'),
-                 v_defaults -> v_tasks[n.number])
+                 v_defaults -> v_tasks[i.number])
                when n.options ?| hwqueue.spawn_options() then n.options end as options
-        from jsonb_array_elements(v_each) with ordinality i
+        from rows from (jsonb_array_elements(v_each), unnest(v_of))
+          with ordinality i(value, number, ordinal)
         cross join lateral (
-          select coalesce(v_of[i.ordinality], i.ordinality::int) as number,
-                 case when v_is_list then i.value else v_asked -> v_of[i.ordinality] - 1 end -> 'options'
-                   as options
+          select case when v_is_list then i.value else v_asked -> i.number - 1 end -> 'options' as options
           offset 0) n
         offset 0) e);  -- fences: each value is extracted once, not wherever it is used
   end if;
   return array(  -- with a constant null, as read_single_spawn
-    select hwqueue.read_spawn(i.ordinality::int, v_lease_ids[i.ordinality],
-      v_class_ids[coalesce(v_of[i.ordinality], i.ordinality)],
-      v_tasks[coalesce(v_of[i.ordinality], i.ordinality)], hwqueue.check_payload(coalesce(
-        case when v_is_list then i.value -> 'params' else i.value end, '{}'), 'params',
-        p_queue.max_params_bytes), null, null, p_now)
-    from jsonb_array_elements(v_each) with ordinality i);
+    select hwqueue.read_spawn(i.ordinal::int, v_lease_ids[i.ordinal], v_class_ids[i.number], v_tasks[i.number],
+      hwqueue.check_payload(coalesce(case when v_is_list then i.value -> 'params' else i.value end, '{}'),
+        'params', p_queue.max_params_bytes), null, v_lanes[i.number].lanes, p_now)
+    from rows from (jsonb_array_elements(v_each), unnest(v_of)) with ordinality i(value, number, ordinal));
 exception when others then
   get stacked diagnostics v_code = returned_sqlstate, v_message = message_text,
     v_detail = pg_exception_detail, v_hint = pg_exception_hint;
@@ -108,7 +106,7 @@ exception when others then
     raise;  -- no fault of an element
   elsif cardinality(v_lease_ids) > 1 then
     for v_index in 0 .. cardinality(v_lease_ids) - 1 loop
-      v_one := v_asked -> coalesce(v_of[v_index + 1] - 1, v_index);
+      v_one := v_asked -> v_of[v_index + 1] - 1;
       perform hwqueue.read_spawns(p_queue, jsonb_build_array(case
           when v_is_list or jsonb_typeof(v_one) <> 'object' then v_one
           else v_one || jsonb_build_object('params', v_each -> v_index) end), p_now, v_index);
