@@ -29,34 +29,37 @@ as $$
       case when (p_lanes[3]).lane_id & 3 = 0 then (p_lanes[3]).lane_id end], null), '{}') end
 $$;
 
--- Tells the lanes in which leases have just been parked: each with its class, its lane and its place there.
--- Claims of p_queues look at changes of lanes from then on (null: they do); while another session holds the
--- row of a queue, reap alone does.
--- Locks: new rows; queue rows, once, skip locked.
+-- Lets claims of queues look at changes of lanes from now on; while another session holds the row of a queue,
+-- reap alone does.
+-- Locks: queue rows, once, skip locked.
+create or replace function hwqueue.look_at_lanes(p_queues int[]) returns void
+language sql volatile
+as $$
+  update hwqueue.queue q set has_lanes = true
+  where q.queue_id = any (array(
+    select x.queue_id from hwqueue.queue x
+    where x.queue_id = any (p_queues) and not x.has_lanes for no key update skip locked))
+$$;
+
+-- Tells the lanes in which leases have just been parked: each with its class, its lane and its place there, or
+-- with one that none of these is before, as insert_spawns does for new leases.
+-- Locks: new rows; as look_at_lanes.
 create or replace function hwqueue.note_arrivals(p_classes bigint[], p_lanes hwqueue.lane_ref[],
   p_places hwqueue.lane_place[], p_queues int[]) returns void
 language plpgsql volatile
 as $$
 begin
   insert into hwqueue.lane_change (tenant, lane_id, limit_id, key, head)
-  select case when p.key <> '' then c.tenant else '' end, p.lane_id, p.limit_id, p.key,
-    (array_agg(p.head order by p.head))[1]
-  from (select a.class_id, a.lane_id, a.limit_id, a.key,
-               (array_agg(row(a.tier, a.rank, a.turn)::hwqueue.lane_place
-                 order by a.tier, a.rank, a.turn))[1] as head
+  select case when p.key <> '' then (
+           select c.tenant from hwqueue.placement_class c where c.class_id = p.class_id) else '' end,
+         p.lane_id, p.limit_id, p.key, p.head
+  from (select a.lane_id, min(a.limit_id) as limit_id, min(a.key) as key, min(a.class_id) as class_id,
+               row(min(a.tier), min(a.rank), min(a.turn))::hwqueue.lane_place as head
         -- as subqueries: for lists whose lengths it knows Postgres would plan each call
         from unnest((select p_classes), (select p_lanes), (select p_places))
           a(class_id, lane_id, limit_id, key, of_queue, tier, rank, turn)
-        group by 1, 2, 3, 4) p
-  cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
-    select x.tenant from hwqueue.placement_class x where x.class_id = p.class_id offset 0) c
-  group by 1, 2, 3, 4;
-  if p_queues is not null then
-    update hwqueue.queue q set has_lanes = true
-    where q.queue_id = any (array(
-      select x.queue_id from hwqueue.queue x
-      where x.queue_id = any (p_queues) and not x.has_lanes for no key update skip locked));
-  end if;
+        group by 1) p;
+  perform hwqueue.look_at_lanes(p_queues);
 end
 $$;
 

@@ -68,6 +68,7 @@ declare
   v_has_own_ids boolean;
   v_has_choices boolean;
   v_has_replaces boolean;
+  v_has_lanes boolean;
   v_must_wake boolean;
 begin
   if cardinality(p_spawns) = 1 then  -- most calls: plain assignments are cheaper than a statement
@@ -76,11 +77,14 @@ begin
     v_has_own_ids := v_spawn.own_id;
     v_has_choices := v_spawn.choice_id is not null;
     v_has_replaces := v_spawn.replaces is not null;
+    v_has_lanes := v_spawn.lanes is not null;
     v_must_wake := v_spawn.notify and v_spawn.available_at <= p_now;
   else
     select bool_or(s.idempotency_key is not null), bool_or(s.own_id), bool_or(s.choice_id is not null),
-           bool_or(s.replaces is not null), bool_or(s.notify and s.available_at <= p_now)
-    into v_has_keys, v_has_own_ids, v_has_choices, v_has_replaces, v_must_wake from unnest(p_spawns) s;
+           bool_or(s.replaces is not null), bool_or(s.lanes is not null),
+           bool_or(s.notify and s.available_at <= p_now)
+    into v_has_keys, v_has_own_ids, v_has_choices, v_has_replaces, v_has_lanes, v_must_wake
+    from unnest(p_spawns) s;
   end if;
   v_fresh := v_spawns;
   if v_has_keys then
@@ -96,9 +100,9 @@ begin
           where u.choice_id is not null order by u.choice_id, u.ordinal offset 0) s;
   end if;
   if v_has_own_ids then
-    perform hwqueue.insert_own_spawns(v_fresh, p_queue, p_now);
+    perform hwqueue.insert_own_spawns(v_fresh, p_queue, p_now, v_has_lanes);
   else
-    perform hwqueue.insert_spawns(v_fresh, p_queue, p_now);
+    perform hwqueue.insert_spawns(v_fresh, p_queue, p_now, v_has_lanes);
   end if;
   if v_has_replaces then
     perform hwqueue.write_replacements(v_fresh, p_now);
@@ -116,7 +120,7 @@ $$;
 -- whose tokens would start where the former ones did.
 -- Locks: as insert_spawns, and waiting classes (skip locked). Raises: QHL06. Not idempotent.
 create or replace function hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue,
-  p_now timestamptz) returns void
+  p_now timestamptz, p_has_lanes boolean) returns void
 language plpgsql volatile
 as $$
 declare
@@ -146,7 +150,7 @@ begin
       end if;
     end if;
   end loop;
-  perform hwqueue.insert_spawns(v_spawns, p_queue, p_now);
+  perform hwqueue.insert_spawns(v_spawns, p_queue, p_now, p_has_lanes);
   -- now no other session can take one of the ids any more
   if current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
     v_completed := (
@@ -172,16 +176,15 @@ end
 $$;
 
 -- Writes the rows of spawns that are read, checked and new, in the order of the batch. Those that have lanes
--- are parked in their first one when they are due; before that they are in none.
+-- are parked in their first one when they are due; before that they are in none. p_has_lanes: some have.
 -- Locks: new rows, and lease ids that the producer chose. Raises: 23505 when a lease has one of those.
 -- Not idempotent.
 create or replace function hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue,
-  p_now timestamptz) returns void
+  p_now timestamptz, p_has_lanes boolean) returns void
 language plpgsql volatile
 as $$
 declare
   v_ready int;
-  v_parked int;
 begin
   if cardinality(p_spawns) > 1 or p_spawns[1].lanes is null then
     insert into hwqueue.ready (queue_id, tier, attempt_count, claim_count, rank, position, class_id,
@@ -193,20 +196,16 @@ begin
     get diagnostics v_ready = row_count;
   end if;
   if coalesce(v_ready, 0) < cardinality(p_spawns) then
-    with waiting as (
-      insert into hwqueue.scheduled as w (queue_id, tier, attempt_count, claim_count, held_by, rank, class_id,
-        lease_id, available_at, deadline, lane_id, turn)
-      select p_queue.queue_id, 0, 0, 0, (case when s.available_at <= p_now then 'limit'
-          when s.available_at < 'infinity' then 'time' when s.replaces is not null then 'place'
-          else 'team' end)::hwqueue.held_by, hwqueue.lease_rank(p_queue.ageing_step,
-          greatest(nullif(s.available_at, 'infinity'), p_now), s.priority), s.class_id, s.lease_id,
-        case when s.available_at > p_now then s.available_at else 'infinity' end, s.deadline,
-        case when s.available_at <= p_now then (s.lanes[1]).lane_id end,
-        case when s.lanes is not null then s.position end
-      from unnest(p_spawns) s where s.available_at > p_now or s.lanes is not null
-      returning w.lane_id
-    )
-    select count(w.lane_id) into v_parked from waiting w;
+    insert into hwqueue.scheduled (queue_id, tier, attempt_count, claim_count, held_by, rank, class_id,
+      lease_id, available_at, deadline, lane_id, turn)
+    select p_queue.queue_id, 0, 0, 0, (case when s.available_at <= p_now then 'limit'
+        when s.available_at < 'infinity' then 'time' when s.replaces is not null then 'place'
+        else 'team' end)::hwqueue.held_by, hwqueue.lease_rank(p_queue.ageing_step,
+        greatest(nullif(s.available_at, 'infinity'), p_now), s.priority), s.class_id, s.lease_id,
+      case when s.available_at > p_now then s.available_at else 'infinity' end, s.deadline,
+      case when s.available_at <= p_now then (s.lanes[1]).lane_id end,
+      case when s.lanes is not null then s.position end
+    from unnest(p_spawns) s where s.available_at > p_now or s.lanes is not null;
   end if;
   insert into hwqueue.lease (lease_id, queue_id, class_id, task_name, params, headers, priority,
     tier, rank, position, max_attempts, retry, claim_timeout, deadline, idempotency_key, available_at,
@@ -218,11 +217,18 @@ begin
     case when s.available_at > p_now or s.lanes is null then s.available_at else 'infinity' end, p_now,
     s.wire, s.run_id, s.step_no, s.item_no, s.team_id, s.choice_id, s.tenant, s.lanes
   from unnest(p_spawns) s;
-  if v_parked > 0 then
-    perform hwqueue.note_arrivals(array_agg(s.class_id), array_agg(s.lanes[1]),
-      array_agg(row(0, hwqueue.lease_rank(p_queue.ageing_step, p_now, s.priority),
-        s.position)::hwqueue.lane_place), case when not p_queue.has_lanes then array[p_queue.queue_id] end)
-    from unnest(p_spawns) s where s.lanes is not null and s.available_at <= p_now;
+  if p_has_lanes then
+    insert into hwqueue.lane_change (tenant, lane_id, limit_id, key, head)
+    select case when p.key <> '' then (
+             select c.tenant from hwqueue.placement_class c where c.class_id = p.class_id) else '' end,
+           p.lane_id, p.limit_id, p.key, p.head
+    from (select (s.lanes[1]).lane_id, min((s.lanes[1]).limit_id) as limit_id, min((s.lanes[1]).key) as key,
+                 min(s.class_id) as class_id, row(0, min(hwqueue.lease_rank(p_queue.ageing_step, p_now,
+                   s.priority)), min(s.position))::hwqueue.lane_place as head
+          from unnest(p_spawns) s where s.lanes is not null and s.available_at <= p_now group by 1) p;
+    if not p_queue.has_lanes then
+      perform hwqueue.look_at_lanes(array[p_queue.queue_id]);
+    end if;
   end if;
 end
 $$;

@@ -131,7 +131,7 @@ begin
         v_fresh[v_index].lanes := v_lanes;
       end loop;
     end if;
-    perform hwqueue.insert_spawns(v_fresh, p_queue, p_now);
+    perform hwqueue.insert_spawns(v_fresh, p_queue, p_now, v_lanes is not null);
     if v_fresh[1].available_at <= p_now then  -- mostly, and without a statement for it
       perform hwqueue.wake_workers(p_queue);
     elsif cardinality(v_fresh) > 1 then
