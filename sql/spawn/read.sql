@@ -2,8 +2,7 @@
 -- new classes. Options are of two kinds: those that every lease has for itself (own_options), and those that
 -- make its class. A batch usually has few kinds of leases. So read_spawns finds the class once per kind, and
 -- reads the own options of all elements in one statement. It therefore knows that an element is at fault but
--- not which, and then reads them one by one.
--- Read read_single_spawn first, then spawn_class and read_spawn, then read_spawns.
+-- not which, and then reads them one by one. Begin with read_single_spawn, spawn_class and read_spawn.
 
 -- Returns what an element of a batch shares with others: all but its params and own options. An element
 -- that is no object stays as it is.
@@ -82,23 +81,25 @@ begin
         hwqueue.check_payload(coalesce(e.params, '{}'), 'params', p_queue.max_params_bytes), e.options,
         v_lanes[e.number].lanes, p_now)
       from (
-        select i.ordinal::int, i.number,
+        select i.ordinality::int as ordinal, n.number,
           case when v_is_list then i.value -> 'params' else i.value end as params,
           case when v_defaults is not null then hwqueue.with_defaults(nullif(n.options, 'null'),
-                 v_defaults -> v_tasks[i.number])
+                 v_defaults -> v_tasks[n.number])
                when n.options ?| hwqueue.spawn_options() then n.options end as options
-        from rows from (jsonb_array_elements(v_each), unnest(v_of))
-          with ordinality i(value, number, ordinal)
+        from jsonb_array_elements(v_each) with ordinality i
         cross join lateral (
-          select case when v_is_list then i.value else v_asked -> i.number - 1 end -> 'options' as options
-          offset 0) n
+          select v_of[i.ordinality],
+                 case when v_is_list then i.value else v_asked -> v_of[i.ordinality] - 1 end -> 'options'
+          offset 0) n(number, options)
         offset 0) e);  -- fences: each value is extracted once, not wherever it is used
   end if;
   return array(  -- with a constant null, as read_single_spawn
-    select hwqueue.read_spawn(i.ordinal::int, v_lease_ids[i.ordinal], v_class_ids[i.number], v_tasks[i.number],
-      hwqueue.check_payload(coalesce(case when v_is_list then i.value -> 'params' else i.value end, '{}'),
-        'params', p_queue.max_params_bytes), null, v_lanes[i.number].lanes, p_now)
-    from rows from (jsonb_array_elements(v_each), unnest(v_of)) with ordinality i(value, number, ordinal));
+    select hwqueue.read_spawn(i.ordinality::int, v_lease_ids[i.ordinality], v_class_ids[v_of[i.ordinality]],
+      v_tasks[v_of[i.ordinality]], hwqueue.check_payload(coalesce(
+        case when v_is_list then i.value -> 'params' else i.value end, '{}'), 'params',
+        p_queue.max_params_bytes), null,
+      case when v_lanes is not null then v_lanes[v_of[i.ordinality]].lanes end, p_now)
+    from jsonb_array_elements(v_each) with ordinality i);
 exception when others then
   get stacked diagnostics v_code = returned_sqlstate, v_message = message_text,
     v_detail = pg_exception_detail, v_hint = pg_exception_hint;
@@ -219,15 +220,13 @@ declare
   v_class_id bigint := hwqueue.spawn_class(p_queue.queue_id, p_task, hwqueue.class_options(p_options));
   v_lanes hwqueue.lane_ref[];
 begin
-  if p_queue.limits <> '{}' or p_options ?| (hwqueue.spawn_options() || array['limits']) then
-    if p_queue.limits <> '{}' or p_options ? 'limits' then
-      v_lanes := (select l.lanes from hwqueue.read_limits(p_options -> 'limits', p_queue.limits,
-          coalesce(p_options ->> 'tenant', '')) l);
-    end if;
-    if p_options ?| hwqueue.spawn_options() then
-      return hwqueue.read_spawn(1, hwqueue.new_id(), v_class_id, p_task, hwqueue.check_payload(
-        coalesce(p_params, '{}'), 'params', p_queue.max_params_bytes), p_options, v_lanes, p_now);
-    end if;
+  if p_queue.limits <> '{}' or p_options ? 'limits' then
+    v_lanes := (select l.lanes from hwqueue.read_limits(p_options -> 'limits', p_queue.limits,
+      coalesce(p_options ->> 'tenant', '')) l);
+  end if;
+  if p_options ?| hwqueue.spawn_options() then
+    return hwqueue.read_spawn(1, hwqueue.new_id(), v_class_id, p_task, hwqueue.check_payload(
+      coalesce(p_params, '{}'), 'params', p_queue.max_params_bytes), p_options, v_lanes, p_now);
   end if;
   -- with a constant null Postgres drops every part of the expression that reads options
   return hwqueue.read_spawn(1, hwqueue.new_id(), v_class_id, p_task, hwqueue.check_payload(
