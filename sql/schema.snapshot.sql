@@ -2994,10 +2994,10 @@ CREATE FUNCTION hwqueue.in_seconds(p_span interval) RETURNS interval
 CREATE FUNCTION hwqueue.insert_gang(p_gang hwqueue.gang, p_leases uuid[], p_queue hwqueue.queue, p_priority integer, p_now timestamp with time zone) RETURNS hwqueue.gang
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS void
+CREATE FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_has_lanes boolean) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS void
+CREATE FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_has_lanes boolean) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.is_assigned(p_claim hwqueue.claim, p_lease hwqueue.lease) RETURNS boolean
@@ -3520,6 +3520,9 @@ CREATE FUNCTION hwqueue.look_at_everywhere(p_lease uuid, p_now timestamp with ti
 CREATE FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.look_at_lanes(p_queues integer[]) RETURNS void
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
@@ -3843,9 +3846,6 @@ CREATE FUNCTION hwqueue.normalise_targets(p_targets jsonb, p_domain text, p_fiel
 
 CREATE FUNCTION hwqueue.normalise_toleration(p_toleration jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.note_arrivals(p_classes bigint[], p_lanes hwqueue.lane_ref[], p_places hwqueue.lane_place[], p_queues integer[]) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean) RETURNS void
     LANGUAGE plpgsql;
@@ -8508,9 +8508,9 @@ REVOKE ALL ON FUNCTION hwqueue.in_seconds(p_span interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.insert_gang(p_gang hwqueue.gang, p_leases uuid[], p_queue hwqueue.queue, p_priority integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_has_lanes boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_has_lanes boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_assigned(p_claim hwqueue.claim, p_lease hwqueue.lease) FROM PUBLIC;
 
@@ -8824,6 +8824,8 @@ REVOKE ALL ON FUNCTION hwqueue.look_at_everywhere(p_lease uuid, p_now timestamp 
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.look_at_lanes(p_queues integer[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_replacement(p_lease uuid, p_now timestamp with time zone) FROM PUBLIC;
@@ -8998,8 +9000,6 @@ REVOKE ALL ON FUNCTION hwqueue.normalise_tags(p_tags jsonb, p_field text) FROM P
 REVOKE ALL ON FUNCTION hwqueue.normalise_targets(p_targets jsonb, p_domain text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_toleration(p_toleration jsonb, p_field text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.note_arrivals(p_classes bigint[], p_lanes hwqueue.lane_ref[], p_places hwqueue.lane_place[], p_queues integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean) FROM PUBLIC;
 
