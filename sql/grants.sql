@@ -212,5 +212,7 @@ grant execute on function
   hwqueue.drop_schedule(text),
   hwqueue.create_limit(text, jsonb),
   hwqueue.set_limit(text, jsonb),
-  hwqueue.drop_limit(text)
+  hwqueue.drop_limit(text),
+  hwqueue.set_tenant(text, jsonb),
+  hwqueue.drop_tenant(text)
   to hwqueue_admin;

@@ -298,7 +298,8 @@ CREATE TYPE hwqueue.spawn_request AS (
 	choice_id uuid,
 	replaces jsonb,
 	tenant text,
-	lanes hwqueue.lane_ref[]
+	lanes hwqueue.lane_ref[],
+	tier smallint
 );
 
 CREATE TABLE hwqueue.queue (
@@ -2185,6 +2186,10 @@ CREATE FUNCTION hwqueue.drop_task(p_task text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.drop_tenant(p_name text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.drop_webhook(p_name text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -3407,6 +3412,10 @@ CREATE FUNCTION hwqueue.list_tasks() RETURNS TABLE(task text, defaults jsonb, se
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.list_tenants(p_after text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_name text DEFAULT NULL::text) RETURNS TABLE(name text, tier text, created_at timestamp with time zone)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.list_tokens() RETURNS TABLE(name text, role text, tenant text, created_at timestamp with time zone, created_by text, expires_at timestamp with time zone, used_at timestamp with time zone, revoked_at timestamp with time zone, revoked_by text, created_login text, revoked_login text)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -3541,7 +3550,7 @@ CREATE TABLE hwqueue.low_water (
     positions bigint[] DEFAULT '{}'::bigint[] NOT NULL,
     moved bigint[] DEFAULT '{}'::bigint[] NOT NULL,
     blocked_to_version bigint DEFAULT 0 NOT NULL,
-    is_single boolean GENERATED ALWAYS AS ((tiers = '{0}'::smallint[])) STORED,
+    is_single boolean GENERATED ALWAYS AS ((cardinality(tiers) = 1)) STORED,
     tier smallint GENERATED ALWAYS AS (tiers[1]) STORED,
     rank bigint GENERATED ALWAYS AS (ranks[1]) STORED,
     "position" bigint GENERATED ALWAYS AS (positions[1]) STORED
@@ -3554,7 +3563,7 @@ COMMENT ON COLUMN hwqueue.low_water.moved IS 'the version that moved each mark l
 
 COMMENT ON COLUMN hwqueue.low_water.blocked_to_version IS 'of a queue (class_id 0): below this version its head is blocked, and claims read the marks of classes';
 
-COMMENT ON COLUMN hwqueue.low_water.is_single IS 'there is one mark, of tier 0; tier, rank, position: the first mark';
+COMMENT ON COLUMN hwqueue.low_water.is_single IS 'there is one mark; tier, rank, position: the first one';
 
 CREATE FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) RETURNS bigint
     LANGUAGE sql IMMUTABLE;
@@ -4832,6 +4841,10 @@ CREATE FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb DEFAULT '{}'::jso
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.set_tenant(p_name text, p_changes jsonb) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.set_webhook(p_name text, p_url text, p_options jsonb DEFAULT '{}'::jsonb) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -5269,6 +5282,9 @@ CREATE FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid) RETURNS bi
 
 CREATE FUNCTION hwqueue.team_words(p_lease uuid, p_team uuid, p_now timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.tenant_tier(p_tenant text) RETURNS smallint
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
     LANGUAGE sql IMMUTABLE;
@@ -6602,6 +6618,24 @@ ALTER TABLE hwqueue.team_change ALTER COLUMN change_id ADD GENERATED ALWAYS AS I
     CACHE 1
 );
 
+CREATE TABLE hwqueue.tenant (
+    name text NOT NULL,
+    spec jsonb NOT NULL,
+    tier smallint GENERATED ALWAYS AS (
+CASE (spec ->> 'tier'::text)
+    WHEN 'scavenger'::text THEN 2
+    WHEN 'best_effort'::text THEN 1
+    ELSE 0
+END) STORED,
+    created_at timestamp with time zone NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.tenant IS 'what a tenant may have; one without a row is guaranteed, or what the row * says';
+
+COMMENT ON COLUMN hwqueue.tenant.spec IS 'the specification in normal form';
+
+COMMENT ON COLUMN hwqueue.tenant.tier IS 'of its leases from now on: those of an earlier tier run first';
+
 CREATE TABLE hwqueue.tenant_work (
     tenant text NOT NULL,
     steps bigint NOT NULL,
@@ -6936,6 +6970,9 @@ ALTER TABLE ONLY hwqueue.task
 
 ALTER TABLE ONLY hwqueue.team_change
     ADD CONSTRAINT team_change_pkey PRIMARY KEY (kind, change_id);
+
+ALTER TABLE ONLY hwqueue.tenant
+    ADD CONSTRAINT tenant_pkey PRIMARY KEY (name);
 
 ALTER TABLE ONLY hwqueue.tenant_work
     ADD CONSTRAINT tenant_work_pkey PRIMARY KEY (tenant);
@@ -8153,6 +8190,9 @@ REVOKE ALL ON FUNCTION hwqueue.drop_task(p_task text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drop_task(p_task text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.drop_task(p_task text) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.drop_tenant(p_name text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.drop_tenant(p_name text) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.drop_webhook(p_name text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drop_webhook(p_name text) TO hwqueue_admin;
 
@@ -8762,6 +8802,8 @@ GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid) TO hwqueue_admin;
 REVOKE ALL ON FUNCTION hwqueue.list_tasks() FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_tasks() TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_tasks() TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.list_tenants(p_after text, p_limit integer, p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.list_tokens() FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_tokens() TO hwqueue_admin;
@@ -9594,6 +9636,9 @@ REVOKE ALL ON FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb) FROM PUBL
 GRANT ALL ON FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.set_tenant(p_name text, p_changes jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.set_tenant(p_name text, p_changes jsonb) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.set_webhook(p_name text, p_url text, p_options jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_webhook(p_name text, p_url text, p_options jsonb) TO hwqueue_admin;
 
@@ -9846,6 +9891,8 @@ REVOKE ALL ON FUNCTION hwqueue.taken_instead(p_lease hwqueue.lease) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.team_words(p_lease uuid, p_team uuid, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.tenant_tier(p_tenant text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
 

@@ -492,6 +492,22 @@ comment on column hwqueue.node_load.core_used is
   'thousandths in use, core by core, in the order of node.core_ids';
 
 
+-- == Tenants ==
+
+create table hwqueue.tenant (
+  name text not null,
+  spec jsonb not null,
+  tier smallint generated always as (
+    case spec ->> 'tier' when 'scavenger' then 2 when 'best_effort' then 1 else 0 end) stored,
+  created_at timestamptz not null,
+  primary key (name)
+);
+comment on table hwqueue.tenant is
+  'what a tenant may have; one without a row is guaranteed, or what the row * says';
+comment on column hwqueue.tenant.spec is 'the specification in normal form';
+comment on column hwqueue.tenant.tier is 'of its leases from now on: those of an earlier tier run first';
+
+
 -- == Limits ==
 
 create type hwqueue.limit_kind as enum ('slots', 'fair', 'rate');
@@ -735,7 +751,7 @@ create table hwqueue.low_water (
   positions bigint[] not null default '{}',
   moved bigint[] not null default '{}',
   blocked_to_version bigint not null default 0,
-  is_single boolean generated always as (tiers = '{0}') stored,
+  is_single boolean generated always as (cardinality(tiers) = 1) stored,
   tier smallint generated always as (tiers[1]) stored,
   rank bigint generated always as (ranks[1]) stored,
   position bigint generated always as (positions[1]) stored,
@@ -745,7 +761,7 @@ comment on table hwqueue.low_water is
   'low-water marks: where scans of ready start, one mark for each tier and rank; the newest version counts';
 comment on column hwqueue.low_water.moved is 'the version that moved each mark last';
 comment on column hwqueue.low_water.is_single is
-  'there is one mark, of tier 0; tier, rank, position: the first mark';
+  'there is one mark; tier, rank, position: the first one';
 comment on column hwqueue.low_water.blocked_to_version is
   'of a queue (class_id 0): below this version its head is blocked, and claims read the marks of classes';
 
@@ -2353,7 +2369,8 @@ create type hwqueue.spawn_request as (
   choice_id uuid,
   replaces jsonb,
   tenant text,
-  lanes hwqueue.lane_ref[]
+  lanes hwqueue.lane_ref[],
+  tier smallint
 );
 
 -- Where a spawn goes. defaults: those of its task; null: it has none, or the spawn is a batch.

@@ -173,15 +173,16 @@ begin
     order by r.tier, r.rank, r.position limit 1) h
   window o as (order by h.tier, h.rank, h.position)
   order by h.tier, h.rank, h.position limit 1;
-  if v_head.tier = 0 and not v_head.is_checked and (v_head.rank > p_queue_head.rank or (
+  if not v_head.is_checked and ((v_head.tier, v_head.rank) > (p_queue_head.tier, p_queue_head.rank) or (
       select true from hwqueue.ready r
-      where r.queue_id = p_queue_head.queue_id and r.tier = 0
+      where r.queue_id = p_queue_head.queue_id and r.tier = v_head.tier
         and r.rank = v_head.rank
         and r.position >= p_queue_head.position and r.position < v_head.position
       order by r.position limit 1)) then
     v_queue_head.first_is_best := null;
     v_queue_head.takes_first := true;
     v_queue_head.classes := array[v_head.class_id];
+    v_queue_head.tier := v_head.tier;
     v_queue_head.rank := v_head.rank;
     v_queue_head.position := v_head.position;
     v_queue_head.last := v_head.last;

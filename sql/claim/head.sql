@@ -80,7 +80,7 @@ begin
     delete from hwqueue.ready r using hwqueue.lease l
     where r.ctid = case when cardinality(v_head.classes) > 1 then v_ctid else (
         select x.ctid from hwqueue.ready x
-        where x.class_id = v_head.classes[1] and x.tier = 0 and x.rank = v_head.rank
+        where x.class_id = v_head.classes[1] and x.tier = v_head.tier and x.rank = v_head.rank
           and x.position between v_head.position and v_head.last
           and (x.deadline is null or x.deadline > v_now)
         order by x.position limit 1 for update skip locked) end and l.lease_id = r.lease_id
@@ -111,7 +111,7 @@ begin
     v_fits := hwqueue.hand_over(array[(v_lanes[cardinality(v_lanes)]).lane_id], v_now, true) >= 0;
   end if;
   if p_moves or v_now - p_state.seen_at > p_state.heartbeat_timeout / 8 then
-    perform hwqueue.after_claim(p_state, array[v_head.queue_id], row(v_head.queue_id, 0, null, null,
+    perform hwqueue.after_claim(p_state, array[v_head.queue_id], row(v_head.queue_id, v_head.tier, null, null,
         v_head.rank, v_position, v_class_id, lease_id, null, null, null)::hwqueue.ready, true, p_moves,
       p_drawn, v_now);
   end if;
@@ -194,18 +194,18 @@ begin
   elsif cardinality(p_head.classes) = 1 then
     return array(
       select r.ctid from hwqueue.ready r
-      where r.class_id = p_head.classes[1] and r.tier = 0 and r.rank = p_head.rank
+      where r.class_id = p_head.classes[1] and r.tier = p_head.tier and r.rank = p_head.rank
         and r.position between p_head.position and p_head.last
         and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit for update skip locked);
   end if;
   return array(
     select r.ctid from hwqueue.ready r
-    where r.queue_id = p_head.queue_id and r.tier = 0 and r.rank = p_head.rank
+    where r.queue_id = p_head.queue_id and r.tier = p_head.tier and r.rank = p_head.rank
       and r.position between p_head.position and coalesce(p_head.last, 8 * p_limit - 1
         + least(p_head.window_size, case when cardinality(p_head.classes) <= 64 then 40 end) + (
           select x.position from hwqueue.ready x
-          where x.queue_id = p_head.queue_id and x.tier = 0 and x.rank = p_head.rank
+          where x.queue_id = p_head.queue_id and x.tier = p_head.tier and x.rank = p_head.rank
             and x.position >= p_head.position
           order by x.position limit 1))
       and r.class_id = any (p_head.classes) and (r.deadline is null or r.deadline > p_now)
@@ -226,7 +226,8 @@ begin
     return null;
   end if;
   perform 1 from hwqueue.ready r
-  where r.queue_id = p_head.queue_id and (r.tier, r.rank, r.position) >= (0, p_head.rank, p_head.position)
+  where r.queue_id = p_head.queue_id
+    and (r.tier, r.rank, r.position) >= (p_head.tier, p_head.rank, p_head.position)
   order by r.tier, r.rank, r.position limit 1;
   return case when not found then
     coalesce(p_head.promoted, hwqueue.promote_due(p_head.queue_ids, p_limit, p_head.has_lanes, p_now)) end;
@@ -265,8 +266,12 @@ as $$
              where c.created_xid = any (e.classes_unseen || p_classes_unseen)))
            and (
              select r.position from hwqueue.ready r
-             where r.queue_id = q.queue_id and r.tier = 0 and r.rank < w.rank
-             order by r.rank, r.position limit 1) is null, false),
+             where r.queue_id = q.queue_id and r.tier = w.tier and r.rank < w.rank
+             order by r.rank, r.position limit 1) is null
+           and (w.tier = 0 or (
+             select r.position from hwqueue.ready r
+             where r.queue_id = q.queue_id and r.tier < w.tier
+             order by r.tier, r.rank, r.position limit 1) is null), false),
          e.needs_no_check, e.checked, array[q.queue_id], q.retain_completed = '0', false, null::int, true,
          q.has_lanes
   from hwqueue.queue q
@@ -298,10 +303,10 @@ as $$
          k.most_memory_mib, k.tier, k.rank, k.position,
          least(coalesce(k.last, k.position - 1 + least(k.window_size,
              case when cardinality(k.classes) <= 64 then 40 end)), case
-             when lead(k.tier) over o = 0 and lead(k.rank) over o = k.rank
+             when lead(k.tier) over o = k.tier and lead(k.rank) over o = k.rank
            then lead(k.position) over o - 1 end),
          null::boolean, null::boolean,
-         bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues) and k.tier = 0,
+         bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues) and k.tier is not null,
          null::bigint[], array_agg(k.queue_id) over (),
          k.drops_completed, false, null::int, bool_and(k.is_known) over ()
            and count(*) over () = cardinality(p_queues) and lead(k.tier) over o is null,
@@ -310,18 +315,21 @@ as $$
     select l.queue_id, l.name, l.claim_timeout, l.window_size, l.classes, l.task_names, l.most_cpu_milli,
            l.most_memory_mib, l.drops_completed, l.has_lanes,
            f.tier, f.rank, f.position, l.last,
-           coalesce(l.tier = 0
-             and (l.first_is_best and l.takes_first and l.queue_id <> all (p_pinned)
-                  or f.tier is null and (
-                    select r.position from hwqueue.ready r
-                    where r.queue_id = l.queue_id and r.tier = 0 and r.rank < l.rank
-                    order by r.rank, r.position limit 1) is null), false) as is_known
+           coalesce(l.first_is_best and l.takes_first and l.queue_id <> all (p_pinned)
+             or f.tier is null and (
+               select r.position from hwqueue.ready r
+               where r.queue_id = l.queue_id and r.tier = l.tier and r.rank < l.rank
+               order by r.rank, r.position limit 1) is null
+             and (l.tier = 0 or (
+               select r.position from hwqueue.ready r
+               where r.queue_id = l.queue_id and r.tier < l.tier
+               order by r.tier, r.rank, r.position limit 1) is null), false) as is_known
     from unnest(p_queues) n(name)
     cross join lateral hwqueue.read_queue_head(n.name, p_profile_id, p_classes_seen, p_classes_unseen,
       false) l
     left join lateral (
       select r.tier, r.rank, r.position from hwqueue.ready r
-      where r.queue_id = l.queue_id and (r.tier, r.rank, r.position) >= (0, l.rank, l.position)
+      where r.queue_id = l.queue_id and (r.tier, r.rank, r.position) >= (l.tier, l.rank, l.position)
       order by r.tier, r.rank, r.position limit 1) f on true
   ) k
   window o as (order by k.tier, k.rank, k.position)

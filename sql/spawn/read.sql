@@ -206,8 +206,20 @@ as $$
     case when p_options ?| array['one_of', 'replaces'] then hwqueue.refuse_lanes(p_lanes, case
         when p_options ->> 'one_of' is not null then 'an alternative (one_of)'
         when p_options ->> 'replaces' is not null then 'a lease that replaces another one (replaces)' end)
-      else p_lanes end
+      else p_lanes end,
+    case when p_options ? 'tenant' then hwqueue.tenant_tier(p_options ->> 'tenant') else 0 end
   )::hwqueue.spawn_request
+$$;
+
+-- Returns the tier of new leases of a tenant: its own, that of the tenant *, or 0, guaranteed.
+create or replace function hwqueue.tenant_tier(p_tenant text) returns smallint
+language plpgsql stable
+as $$
+begin
+  return case when p_tenant = '' then 0 else coalesce(
+    (select t.tier from hwqueue.tenant t where t.name = p_tenant),
+    (select t.tier from hwqueue.tenant t where t.name = '*'), 0) end;
+end
 $$;
 
 -- Reads and checks a spawn outside a batch. p_options has the defaults of the task already.
@@ -242,11 +254,11 @@ as $$
     'deadline', 'idempotency_key', 'unique', 'headers', 'notify', 'one_of', 'replaces', 'limits']
 $$;
 
--- The options that read_spawn reads: a lease's own, but for its limits, and the params blob, which is stored
--- as it was sent.
+-- The options that read_spawn reads: a lease's own, but for its limits, its tenant, and the params blob,
+-- which is stored as it was sent.
 create or replace function hwqueue.spawn_options() returns text[]
 language sql immutable parallel safe
-as $$ select array_remove(hwqueue.own_options(), 'limits') || array['wire'] $$;
+as $$ select array_remove(hwqueue.own_options(), 'limits') || array['tenant', 'wire'] $$;
 
 -- Returns the options that make the class, with {"one_of": true} for an alternative of any choice. A value
 -- that is no object stays as it is, so that spawn_class refuses it.

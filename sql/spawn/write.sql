@@ -190,7 +190,7 @@ begin
     insert into hwqueue.ready (queue_id, tier, attempt_count, claim_count, rank, position, class_id,
       lease_id, eligible_at, deadline)
     overriding system value
-    select p_queue.queue_id, 0, 0, 0, hwqueue.lease_rank(p_queue.ageing_step, p_now, s.priority),
+    select p_queue.queue_id, s.tier, 0, 0, hwqueue.lease_rank(p_queue.ageing_step, p_now, s.priority),
       s.position, s.class_id, s.lease_id, p_now, s.deadline
     from unnest(p_spawns) s where s.available_at <= p_now and s.lanes is null;
     get diagnostics v_ready = row_count;
@@ -198,7 +198,7 @@ begin
   if coalesce(v_ready, 0) < cardinality(p_spawns) then
     insert into hwqueue.scheduled (queue_id, tier, attempt_count, claim_count, held_by, rank, class_id,
       lease_id, available_at, deadline, lane_id, turn)
-    select p_queue.queue_id, 0, 0, 0, (case when s.available_at <= p_now then 'limit'
+    select p_queue.queue_id, s.tier, 0, 0, (case when s.available_at <= p_now then 'limit'
         when s.available_at < 'infinity' then 'time' when s.replaces is not null then 'place'
         else 'team' end)::hwqueue.held_by, hwqueue.lease_rank(p_queue.ageing_step,
         greatest(nullif(s.available_at, 'infinity'), p_now), s.priority), s.class_id, s.lease_id,
@@ -210,7 +210,7 @@ begin
   insert into hwqueue.lease (lease_id, queue_id, class_id, task_name, params, headers, priority,
     tier, rank, position, max_attempts, retry, claim_timeout, deadline, idempotency_key, available_at,
     created_at, wire, run_id, step_no, item_no, team_id, choice_id, tenant, lanes)
-  select s.lease_id, p_queue.queue_id, s.class_id, s.task_name, s.params, s.headers, s.priority, 0,
+  select s.lease_id, p_queue.queue_id, s.class_id, s.task_name, s.params, s.headers, s.priority, s.tier,
     hwqueue.lease_rank(p_queue.ageing_step, greatest(nullif(s.available_at, 'infinity'), p_now), s.priority),
     case when s.available_at <= p_now and s.lanes is null then s.position else 0 end, s.max_attempts,
     s.retry, s.claim_timeout, s.deadline, s.idempotency_key,
@@ -223,7 +223,7 @@ begin
              select c.tenant from hwqueue.placement_class c where c.class_id = p.class_id) else '' end,
            p.lane_id, p.limit_id, p.key, p.head
     from (select (s.lanes[1]).lane_id, min((s.lanes[1]).limit_id) as limit_id, min((s.lanes[1]).key) as key,
-                 min(s.class_id) as class_id, row(0, min(hwqueue.lease_rank(p_queue.ageing_step, p_now,
+                 min(s.class_id) as class_id, row(min(s.tier), min(hwqueue.lease_rank(p_queue.ageing_step, p_now,
                    s.priority)), min(s.position))::hwqueue.lane_place as head
           from unnest(p_spawns) s where s.lanes is not null and s.available_at <= p_now group by 1) p;
     if not p_queue.has_lanes then

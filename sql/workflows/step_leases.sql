@@ -23,7 +23,8 @@ as $$
     hwqueue.json_interval(p_options -> 'claim_timeout', 'options.claim_timeout'), null,
     hwqueue.start_time(p_run, p_now)
       + coalesce(hwqueue.json_interval(p_options -> 'delay', 'options.delay'), '0'), null, null, true,
-    null, null, null, p_run.run_id, p_step, null, null, null, null, p_run.tenant, null)::hwqueue.spawn_request
+    null, null, null, p_run.run_id, p_step, null, null, null, null, p_run.tenant, null,
+    hwqueue.tenant_tier(p_run.tenant))::hwqueue.spawn_request
 $$;
 
 -- Returns a header that names the spans of the attempts that ended the parents of a step, 32 at most, of its
