@@ -330,6 +330,11 @@ LIST_LIMITS = _call("list_limits()", types.Limit)
 LIMIT_LANES = _call("limit_lanes(name, [order, limit])", types.LimitLane)
 THROTTLE_LIMIT = _call("throttle_limit(name, [key, until, retry_after, tenant, lease])", datetime)
 
+# tenants
+SET_TENANT = _call("set_tenant(name, changes)", dict)
+DROP_TENANT = _call("drop_tenant(name)", bool)
+LIST_TENANTS = _call("list_tenants([after, limit, name])", types.Tenant)
+
 # what operators look at
 PENDING_REASONS = _call("pending_reasons([queue, kind, class, order, limit])", types.PendingReason)
 QUEUE_DEPTH = _call("queue_depth([queue])", types.QueueDepth)

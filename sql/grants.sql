@@ -179,6 +179,7 @@ grant execute on function
   hwqueue.trigger_schedule(text, jsonb),
   hwqueue.backfill_schedule(text, timestamptz[], boolean),
   hwqueue.list_limits(),
+  hwqueue.list_tenants(text, int, text),
   hwqueue.limit_lanes(text, text, int),
   hwqueue.throttle_limit(text, text, timestamptz, interval, text, uuid),
   hwqueue.define_workflow(jsonb),

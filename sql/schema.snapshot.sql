@@ -8804,6 +8804,8 @@ GRANT ALL ON FUNCTION hwqueue.list_tasks() TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_tasks() TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.list_tenants(p_after text, p_limit integer, p_name text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_tenants(p_after text, p_limit integer, p_name text) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_tenants(p_after text, p_limit integer, p_name text) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.list_tokens() FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_tokens() TO hwqueue_admin;

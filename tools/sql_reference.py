@@ -32,6 +32,7 @@ MODULES = {
     "webhooks": "Webhooks",
     "schedules": "Schedules",
     "limits": "Limits",
+    "tenants": "Tenants",
     "tokens": "Tokens of the HTTP API",
 }
 INTRODUCTION = """# SQL functions

@@ -32,6 +32,7 @@ from hwqueue.cli import (
     serve,
     service,
     task,
+    tenant,
     token,
     webhook,
     wire,
@@ -65,6 +66,7 @@ GROUPS: Sequence[tuple[str, Commands]] = (
     ("webhook", webhook.app),
     ("schedule", schedule.app),
     ("limit", limit.app),
+    ("tenant", tenant.app),
 )
 # Commands without a noun: function, example.
 COMMANDS: Sequence[tuple[Callable[..., None], str]] = (

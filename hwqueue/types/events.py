@@ -62,6 +62,8 @@ EVENT_CODES = (
     "limit_set",
     "limit_dropped",
     "limit_throttled",
+    "tenant_set",
+    "tenant_dropped",
     "generation_raised",
     "positions_repaired",
     "upkeep_postponed",

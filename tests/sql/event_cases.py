@@ -426,6 +426,17 @@ def _(stage: Stage) -> Row:
     return {"message": f"webhook {hook['name']} has another secret"}
 
 
+@tells("tenant_set")
+@tells("tenant_dropped")
+def _(stage: Stage) -> Row:
+    name = f"told-{uuid4()}"
+    for _ in range(2):
+        stage.api.rows("set_tenant", name=name, changes={"tier": "scavenger"})
+    for _ in range(2):
+        stage.api.rows("drop_tenant", name=name)
+    return {"queue": None}
+
+
 @tells("limit_set")
 @tells("limit_throttled")
 @tells("limit_dropped")

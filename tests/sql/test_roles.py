@@ -69,12 +69,13 @@ _GRANTS: dict[frozenset[str], str] = {
       lease_history placement_class_stats list_webhooks pause_webhook resume_webhook test_webhook
       list_deliveries redeliver claim_deliveries settle_delivery list_schedules schedule_history
       pause_schedule resume_schedule trigger_schedule backfill_schedule
-      list_limits limit_lanes
+      list_limits limit_lanes list_tenants
     """,
     ADMINS: """
       create_queue set_queue_policy drop_queue set_event_retention set_node_expiry create_token
       list_tokens revoke_token set_webhook drop_webhook rotate_webhook create_schedule set_schedule
       sync_schedules drop_schedule create_limit set_limit drop_limit
+      set_tenant drop_tenant
     """,
 }
 MAY_CALL = {name: roles for roles, names in _GRANTS.items() for name in names.split()}

@@ -22,6 +22,7 @@ from hwqueue.client._async.queues import AsyncQueues
 from hwqueue.client._async.runner import AsyncPoolRunner, runner_on
 from hwqueue.client._async.schedules import AsyncSchedules
 from hwqueue.client._async.tasks import AsyncTasks
+from hwqueue.client._async.tenants import AsyncTenants
 from hwqueue.client._async.tokens import AsyncTokens
 from hwqueue.client._async.views import AsyncViews
 from hwqueue.client._async.webhooks import AsyncWebhooks
@@ -46,6 +47,7 @@ class AsyncClient(
     AsyncWebhooks,
     AsyncSchedules,
     AsyncLimits,
+    AsyncTenants,
     AsyncPlanning,
 ):
     """Everything the SQL functions do; the methods have their names.

@@ -23,6 +23,7 @@ from hwqueue.client._sync.queues import Queues
 from hwqueue.client._sync.runner import PoolRunner, runner_on
 from hwqueue.client._sync.schedules import Schedules
 from hwqueue.client._sync.tasks import Tasks
+from hwqueue.client._sync.tenants import Tenants
 from hwqueue.client._sync.tokens import Tokens
 from hwqueue.client._sync.views import Views
 from hwqueue.client._sync.webhooks import Webhooks
@@ -47,6 +48,7 @@ class Client(
     Webhooks,
     Schedules,
     Limits,
+    Tenants,
     Planning,
 ):
     """Everything the SQL functions do; the methods have their names.

@@ -22,6 +22,7 @@ from hwqueue.server.routers import (
     schedules,
     signals,
     tasks,
+    tenants,
     views,
     webhooks,
     workflows,
@@ -32,5 +33,6 @@ ROUTERS: Sequence[APIRouter] = tuple(
     for subject in (
         *(me, leases, lease_logs, signals, bulk, queues, tasks, workflows, runs),
         *(gangs, everywhere, nodes, match, explain, planner, views, events, webhooks, schedules, limits),
+        tenants,
     )
 )

@@ -1,0 +1,45 @@
+"""Tenants: whose leases run first."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+
+from hwqueue.server.dependencies import AuthenticatedRoute
+from hwqueue.server.models import tenants as models
+from hwqueue.server.models.base import Name
+from hwqueue.server.pagination import Paged
+from hwqueue.server.routers.shared import Admin, Reader
+
+router = APIRouter(route_class=AuthenticatedRoute, prefix="/tenants", tags=["tenants"])
+
+PathName = Annotated[Name, Path(description="Name of the tenant; *: all without a row.", examples=["lab"])]
+
+
+@router.get("", response_model=models.TenantPage)
+async def list_tenants(
+    *,
+    caller: Reader,
+    page: Paged,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    after: Annotated[Name | None, Query(description="Cursor: `next` of the page before.")] = None,
+) -> Any:
+    """The tenants that have a row, by name."""
+    async with caller.read() as client:
+        found = await client.list_tenants(after=after, limit=limit + 1)
+    return page.of(found, limit, lambda row: row.name, name="after")
+
+
+@router.patch("/{tenant:name}")
+async def set_tenant(tenant: PathName, body: models.SetTenant, caller: Admin) -> models.TenantSpec:
+    """Change what a tenant may have."""
+    async with caller.call() as client:
+        spec = await client.set_tenant(tenant, body.changes)
+    return models.TenantSpec(name=tenant, spec=spec)
+
+
+@router.delete("/{tenant:name}")
+async def drop_tenant(tenant: PathName, caller: Admin) -> models.TenantGone:
+    """Drop the row of a tenant; its leases that wait keep their tier."""
+    async with caller.call() as client:
+        dropped = await client.drop_tenant(tenant)
+    return models.TenantGone(name=tenant, changed=dropped)
