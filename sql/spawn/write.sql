@@ -223,8 +223,8 @@ begin
              select c.tenant from hwqueue.placement_class c where c.class_id = p.class_id) else '' end,
            p.lane_id, p.limit_id, p.key, p.head
     from (select (s.lanes[1]).lane_id, min((s.lanes[1]).limit_id) as limit_id, min((s.lanes[1]).key) as key,
-                 min(s.class_id) as class_id, row(min(s.tier), min(hwqueue.lease_rank(p_queue.ageing_step, p_now,
-                   s.priority)), min(s.position))::hwqueue.lane_place as head
+                 min(s.class_id) as class_id, row(min(s.tier), min(hwqueue.lease_rank(p_queue.ageing_step,
+                   p_now, s.priority)), min(s.position))::hwqueue.lane_place as head
           from unnest(p_spawns) s where s.lanes is not null and s.available_at <= p_now group by 1) p;
     if not p_queue.has_lanes then
       perform hwqueue.look_at_lanes(array[p_queue.queue_id]);
