@@ -46,11 +46,14 @@ begin
       || jsonb_build_object('state', v_states[1], 'until', hwqueue.clock(),
         'position', case when hwqueue.my_tenants() is null
           then (select s.last_value from hwqueue.ready_position_seq s) else 0 end);
-  elsif v_cursor ->> 'state' = any (v_states) is not true or v_after @> '[null]'
-    or num_nulls(v_cursor ->> 'until', v_cursor ->> 'position') > 0
-    or jsonb_array_length(v_after) <> (case
-      when hwqueue.my_tenants() is not null or v_cursor ->> 'state' = 'claimed' then 1
-      when v_cursor ->> 'state' = 'pending' then 3 else 2 end) then
+  elsif v_cursor ->> 'state' = any (v_states) is not true
+    or num_nulls((v_cursor ->> 'until')::timestamptz, (v_cursor ->> 'position')::bigint) > 0
+    or v_after is not null and 0 < (case
+      when hwqueue.my_tenants() is not null or v_cursor ->> 'state' = 'claimed'
+        then num_nulls((v_after ->> 0)::uuid)
+      when v_cursor ->> 'state' = 'pending' then num_nulls((v_after ->> 0)::smallint,
+        (v_after ->> 1)::bigint, (v_after ->> 2)::bigint)
+      else num_nulls((v_after ->> 0)::timestamptz, (v_after ->> 1)::uuid) end) then
     raise data_exception;
   end if;
   if v_states[1] <> 'scheduled' or v_filter.lease_ids is not null or hwqueue.my_tenants() is not null then
