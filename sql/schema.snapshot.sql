@@ -37,7 +37,6 @@ CREATE TYPE hwqueue.class_match AS (
 	expr jsonb,
 	near bit varying,
 	nodes_near integer,
-	nodes_meeting integer,
 	nodes_serving integer
 );
 
@@ -171,25 +170,6 @@ CREATE TYPE hwqueue.limit_kind AS ENUM (
     'slots',
     'fair',
     'rate'
-);
-
-CREATE TYPE hwqueue.pending_class AS (
-	pending bigint,
-	oldest_at timestamp with time zone,
-	class_id bigint,
-	nodes_matching integer,
-	nodes_cordoned integer,
-	nodes_silent integer,
-	part text,
-	expr jsonb,
-	near bit varying,
-	nodes_near integer,
-	nodes_meeting integer,
-	nodes_serving integer,
-	with_room integer,
-	free integer,
-	conflict text,
-	turn bigint
 );
 
 CREATE TYPE hwqueue.picked_entries AS (
@@ -810,6 +790,7 @@ CREATE TABLE hwqueue.run (
     prune_at timestamp with time zone,
     parent_run_id uuid,
     parent_step_no integer,
+    parent_attempt integer,
     depth smallint DEFAULT 0 NOT NULL,
     CONSTRAINT run_state_check CHECK ((state = ANY (ARRAY['running'::text, 'paused'::text, 'failing'::text, 'cancelling'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
 )
@@ -819,7 +800,7 @@ COMMENT ON TABLE hwqueue.run IS 'one execution of a workflow; the settlement of 
 
 COMMENT ON COLUMN hwqueue.run.level IS 'where all its steps are to run, as workflow and submission ask';
 
-COMMENT ON COLUMN hwqueue.run.policy IS 'on_failure, retain and result, from its definition';
+COMMENT ON COLUMN hwqueue.run.policy IS 'on_failure, retain and result, from its definition; retry_mode: of its last retry';
 
 COMMENT ON COLUMN hwqueue.run.reason IS 'why it is not running, or did not complete';
 
@@ -829,15 +810,14 @@ COMMENT ON COLUMN hwqueue.run.is_finishing IS 'its finally steps are released: t
 
 COMMENT ON COLUMN hwqueue.run.attempt IS 'from 1; retry_workflow_run adds one';
 
-COMMENT ON COLUMN hwqueue.run.parent_run_id IS 'the run whose step this is; null: it was submitted';
+COMMENT ON COLUMN hwqueue.run.parent_run_id IS 'the run whose step this is, or has added it; null: it was submitted';
+
+COMMENT ON COLUMN hwqueue.run.parent_attempt IS 'the attempt of that run in which this one was begun or retried: the step waits for it';
 
 COMMENT ON COLUMN hwqueue.run.depth IS 'how many runs are above it';
 
 CREATE FUNCTION hwqueue.advance_run(p_run hwqueue.run, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.advance_run_by_id(p_run uuid, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) RETURNS integer
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.advance_workflows(p_limit integer DEFAULT 200) RETURNS TABLE(folded integer, released integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -949,9 +929,6 @@ CREATE FUNCTION hwqueue.are_counters_zero(p_touched hwqueue.touched_term[]) RETU
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.are_own_tenants(p_tenants jsonb) RETURNS boolean
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.are_terms_published(p_class hwqueue.placement_class) RETURNS boolean
     LANGUAGE sql STABLE;
 
 CREATE TABLE hwqueue.tally (
@@ -1067,9 +1044,8 @@ CREATE FUNCTION hwqueue.assign_target_class(p_lease uuid) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.assigned_leases(p_places jsonb) RETURNS TABLE(lease_id uuid, verdict text)
-    LANGUAGE plpgsql SECURITY DEFINER
+    LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
@@ -1102,9 +1078,6 @@ CREATE FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean DEFAUL
 CREATE FUNCTION hwqueue.await_node(p_node uuid) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.awaited_runs(p_run uuid) RETURNS TABLE(nested_run_id uuid)
-    LANGUAGE sql;
-
 CREATE FUNCTION hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
@@ -1113,13 +1086,7 @@ CREATE FUNCTION hwqueue.back_off(p_tries integer) RETURNS interval
 
 CREATE FUNCTION hwqueue.backfill_schedule(p_name text, p_times timestamp with time zone[], p_dry_run boolean DEFAULT true) RETURNS TABLE(fire_at timestamp with time zone, outcome text, lease_id uuid, run_id uuid, error text)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.bad_verdict(p_bad jsonb) RETURNS hwqueue.step_verdict
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -1195,7 +1162,7 @@ CREATE TABLE hwqueue.map (
     kept_below integer DEFAULT 0 NOT NULL,
     stopped_below integer DEFAULT 0 NOT NULL,
     added integer DEFAULT 0 NOT NULL,
-    runs integer DEFAULT 0 NOT NULL
+    runs_since integer
 );
 
 COMMENT ON TABLE hwqueue.map IS 'a map or a gang that was released, or a task that has added items: then the step has a lease of its own, too';
@@ -1212,7 +1179,7 @@ COMMENT ON COLUMN hwqueue.map.stopped_below IS 'of a run that stops: items below
 
 COMMENT ON COLUMN hwqueue.map.added IS 'how many of its items were added: the last ones';
 
-COMMENT ON COLUMN hwqueue.map.runs IS 'how many runs were added (added)';
+COMMENT ON COLUMN hwqueue.map.runs_since IS 'the attempt of its run in which the first run was added to the step; null: none was';
 
 CREATE FUNCTION hwqueue.begin_adding(p_lease hwqueue.lease) RETURNS hwqueue.map
     LANGUAGE plpgsql;
@@ -1233,8 +1200,6 @@ CREATE TABLE hwqueue.step (
     error jsonb,
     ended_at timestamp with time zone,
     due_at timestamp with time zone,
-    nested_run_id uuid,
-    nested_mode text,
     traceparent text,
     began_at timestamp with time zone
 )
@@ -1253,10 +1218,6 @@ COMMENT ON COLUMN hwqueue.step.result IS 'given by an operator (skip_step); else
 COMMENT ON COLUMN hwqueue.step.error IS 'why it failed before it had a lease';
 
 COMMENT ON COLUMN hwqueue.step.due_at IS 'while it runs: when reap ends it; null: never';
-
-COMMENT ON COLUMN hwqueue.step.nested_run_id IS 'the run that this step is, of kind workflow; null: of another kind, or not open yet';
-
-COMMENT ON COLUMN hwqueue.step.nested_mode IS 'how that run is to be retried before it counts for this step, failed or all; null: not';
 
 COMMENT ON COLUMN hwqueue.step.traceparent IS 'W3C trace context of the attempt that ended it, if its worker has a tracer provider';
 
@@ -1309,9 +1270,6 @@ COMMENT ON COLUMN hwqueue.workflow_step.settings IS 'what its kind needs, if it 
 CREATE FUNCTION hwqueue.begin_items(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p_results jsonb, p_bad jsonb, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
-    LANGUAGE plpgsql;
-
 CREATE TABLE hwqueue.workflow (
     workflow_id bigint NOT NULL,
     name text NOT NULL,
@@ -1331,6 +1289,12 @@ COMMENT ON COLUMN hwqueue.workflow.version IS 'from 1; null: the definition of a
 COMMENT ON COLUMN hwqueue.workflow.settings IS 'the specification without its steps';
 
 COMMENT ON COLUMN hwqueue.workflow.retired_before IS 'transactions from this one on cannot have found the definition (prune_part)';
+
+CREATE FUNCTION hwqueue.begin_nested(p_run hwqueue.run, p_workflow hwqueue.workflow, p_input jsonb, p_step integer) RETURNS uuid
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p_results jsonb, p_bad jsonb, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
@@ -1627,9 +1591,6 @@ CREATE FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint) RETURNS void
 CREATE FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_after interval, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_extend(p_extend interval, p_field text DEFAULT 'p_extend'::text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.check_kept(p_lease uuid, p_value jsonb, p_field text, p_is_result boolean DEFAULT true) RETURNS void
     LANGUAGE plpgsql STABLE;
 
@@ -1711,6 +1672,9 @@ CREATE FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb DEFAULT '{}
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.checked_extend(p_extend interval, p_field text DEFAULT 'p_extend'::text) RETURNS interval
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.checked_limit(p_limit integer) RETURNS integer
     LANGUAGE plpgsql IMMUTABLE;
@@ -1898,7 +1862,7 @@ CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.flee
 CREATE FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS SETOF hwqueue.class_match
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_queue hwqueue.queue, p_fleet hwqueue.headline, p_is_barred boolean, p_unserved text, p_obstacle hwqueue.headline, p_waits interval, OUT code text, OUT message text, OUT permanent boolean) RETURNS record
+CREATE FUNCTION hwqueue.class_headline(p_fit hwqueue.class_match, p_queue hwqueue.queue, p_fleet hwqueue.headline, p_unserved text, p_part hwqueue.headline, p_free integer, p_conflict hwqueue.headline, p_waits interval, OUT code text, OUT message text, OUT permanent boolean, OUT unmatched boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_most integer, p_now timestamp with time zone) RETURNS jsonb[]
@@ -1910,9 +1874,6 @@ CREATE FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_
 
 CREATE FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, OUT class_id bigint, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.class_obstacle(p_class hwqueue.pending_class, p_part hwqueue.headline, p_node text) RETURNS hwqueue.headline
-    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -1935,7 +1896,7 @@ CREATE FUNCTION hwqueue.class_start(p_class_id bigint, p_from hwqueue.scan_start
 CREATE FUNCTION hwqueue.class_strength(p_class hwqueue.placement_class) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.class_verdict(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT nodes_matching bigint, OUT nodes_free bigint, OUT sole_blockers jsonb, OUT unmatched boolean) RETURNS record
+CREATE FUNCTION hwqueue.class_verdict(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_known jsonb, p_prefers boolean, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT nodes_matching bigint, OUT nodes_free bigint, OUT sole_blockers jsonb, OUT unmatched boolean, OUT fleet jsonb) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.class_verdicts(p_classes hwqueue.placement_class[], p_now timestamp with time zone) RETURNS TABLE(digest bytea, headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint, sole_blockers jsonb)
@@ -1983,7 +1944,7 @@ CREATE FUNCTION hwqueue.cordon_node(p_node uuid) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, OUT open integer, OUT failed integer, OUT cancelled integer) RETURNS record
+CREATE FUNCTION hwqueue.count_added_runs(p_map hwqueue.map, p_attempt integer, OUT open integer, OUT failed integer, OUT cancelled integer) RETURNS record
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.count_fit(p_fit hwqueue.class_fleet, p_snapshot hwqueue.fleet_snapshot) RETURNS SETOF hwqueue.class_match
@@ -2404,12 +2365,7 @@ CREATE FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend inte
 CREATE FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean DEFAULT true, p_retry_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS text
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+    SET "TimeZone" TO 'UTC';
 
 CREATE FUNCTION hwqueue.failure_detail(p_failure hwqueue.failure, p_facts jsonb, p_kept_out text, p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
@@ -2676,7 +2632,13 @@ COMMENT ON COLUMN hwqueue.schedule_fire.fire_at IS 'the time of the schedule, no
 COMMENT ON COLUMN hwqueue.schedule_fire.lease_id IS 'what was spawned, or is still open (skipped_overlap)';
 
 CREATE FUNCTION hwqueue.fire_time(p_schedule hwqueue.schedule, p_at timestamp with time zone, p_cause text, p_params jsonb) RETURNS hwqueue.schedule_fire
-    LANGUAGE plpgsql;
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.first_failure(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
@@ -2765,9 +2727,6 @@ CREATE FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp with ti
 
 CREATE FUNCTION hwqueue.full_nodes() RETURNS TABLE(node_id uuid, concurrency integer)
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.funnel_stages() RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.gang_asked(p_options jsonb, p_field text) RETURNS hwqueue.gang
     LANGUAGE sql STABLE;
@@ -2921,7 +2880,7 @@ CREATE FUNCTION hwqueue.hmac_sha256(p_key bytea, p_message bytea) RETURNS bytea
 CREATE FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.hold_items(p_run uuid, p_step integer, p_waits boolean) RETURNS integer
+CREATE FUNCTION hwqueue.hold_items(p_run uuid, p_step integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.hold_node(p_node uuid) RETURNS hwqueue.node
@@ -3008,8 +2967,8 @@ CREATE FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue 
 CREATE FUNCTION hwqueue.is_assigned(p_claim hwqueue.claim, p_lease hwqueue.lease) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+CREATE FUNCTION hwqueue.is_awaited(p_run hwqueue.run) RETURNS boolean
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.is_binding(p_value jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3241,7 +3200,7 @@ CREATE FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval DEFAULT '00:0
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer DEFAULT 100) RETURNS TABLE(lease_id uuid, name text, saved_at timestamp with time zone, bytes integer, waits_for text, waits_until timestamp with time zone, is_open boolean, is_suspended boolean)
-    LANGUAGE plpgsql SECURITY DEFINER
+    LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.lease_details(p_ids uuid[]) RETURNS TABLE(lease_id uuid, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, params jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, assignment jsonb, result jsonb, error jsonb, attempts jsonb, idempotency_key text, stop_reason text, wire bytea, progress jsonb)
@@ -3315,9 +3274,6 @@ CREATE FUNCTION hwqueue.lease_state(p_lease uuid) RETURNS text
 
 CREATE FUNCTION hwqueue.lease_story(p_lease hwqueue.lease, p_claim hwqueue.claim, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, OUT headline text, OUT code text, OUT waits_until timestamp with time zone) RETURNS record
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.leases_to_stop(p_run hwqueue.run, p_limit integer) RETURNS uuid[]
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_kind text, p_reasons text[], p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
@@ -3574,9 +3530,6 @@ CREATE FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_s
 CREATE FUNCTION hwqueue.map_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.maps_to_stop(p_run uuid, p_most integer) RETURNS integer[]
-    LANGUAGE sql;
-
 CREATE FUNCTION hwqueue.mark_stopped(p_everywhere hwqueue.everywhere, p_stops_running boolean, p_now timestamp with time zone) RETURNS hwqueue.everywhere
     LANGUAGE plpgsql;
 
@@ -3674,6 +3627,9 @@ CREATE FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) RETURNS text
 
 CREATE FUNCTION hwqueue.needed_amounts(p_class hwqueue.placement_class, p_default_cpu text, p_share_mode text) RETURNS TABLE(name text, amount bigint)
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.nested_run(p_run uuid, p_step integer) RETURNS hwqueue.run
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.nested_workflow(p_settings jsonb, p_tenant text) RETURNS hwqueue.workflow
     LANGUAGE plpgsql STABLE;
@@ -3856,6 +3812,9 @@ CREATE FUNCTION hwqueue.normalise_targets(p_targets jsonb, p_domain text, p_fiel
 CREATE FUNCTION hwqueue.normalise_toleration(p_toleration jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.note_arrivals(p_classes bigint[], p_lanes hwqueue.lane_ref[], p_places hwqueue.lane_place[], p_queues integer[]) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean) RETURNS void
     LANGUAGE plpgsql;
 
@@ -3918,9 +3877,6 @@ CREATE FUNCTION hwqueue.oldest_snapshot_holder(p_relation regclass) RETURNS xid8
 
 CREATE FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook) RETURNS timestamp with time zone
     LANGUAGE sql;
-
-CREATE FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run) RETURNS integer
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.open_queues(p_request hwqueue.claim_request, p_head hwqueue.queue_head) RETURNS hwqueue.claim_request
     LANGUAGE plpgsql STABLE;
@@ -4015,7 +3971,7 @@ CREATE FUNCTION hwqueue.pause_workflow_run(p_run uuid) RETURNS text
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.pending_classes(p_queue_id integer, p_class bigint, p_kind text, p_order text, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS SETOF hwqueue.pending_class
+CREATE FUNCTION hwqueue.pending_classes(p_queue_id integer, p_class bigint, p_kind text, p_order text, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS TABLE(class_id bigint, pending bigint, oldest_at timestamp with time zone, fit hwqueue.class_match, with_room integer, free integer, conflict text, turn bigint)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind text DEFAULT NULL::text, p_class bigint DEFAULT NULL::bigint, p_order text DEFAULT 'oldest'::text, p_limit integer DEFAULT 100) RETURNS TABLE(class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, resources jsonb, pending bigint, oldest_at timestamp with time zone, code text, permanent boolean, message text, nodes_matching integer, nodes_free integer, nodes_near integer)
@@ -4078,7 +4034,7 @@ CREATE FUNCTION hwqueue.planner_rooms(p_gangs uuid[]) RETURNS TABLE(place text, 
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.planner_status() RETURNS TABLE(holder text, epoch bigint, leads_until timestamp with time zone, gpus double precision, allocated double precision, bound double precision, prices jsonb, leases jsonb, seconds jsonb, resting integer)
-    LANGUAGE plpgsql SECURITY DEFINER
+    LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET extra_float_digits TO '1';
 
@@ -4253,9 +4209,6 @@ CREATE FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, OUT leases bi
 
 CREATE FUNCTION hwqueue.read_everywhere(p_target hwqueue.spawn_target, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.everywhere
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.read_figures(p_value jsonb, p_keys text[], p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_gang(p_members jsonb, p_options jsonb, p_now timestamp with time zone, OUT gang hwqueue.gang, OUT elements jsonb) RETURNS record
     LANGUAGE plpgsql;
@@ -4480,13 +4433,7 @@ CREATE FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb) RETURNS bigint
 
 CREATE FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval DEFAULT '00:00:00'::interval) RETURNS text
     LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
@@ -4657,7 +4604,7 @@ CREATE FUNCTION hwqueue.retried_steps(p_run hwqueue.run, p_mode text, p_named in
 CREATE FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) RETURNS interval
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.retry_nested(p_run hwqueue.run, p_step hwqueue.step, p_input jsonb) RETURNS integer
+CREATE FUNCTION hwqueue.retry_nested(p_parent hwqueue.run, p_run uuid, p_input jsonb) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb DEFAULT '{}'::jsonb) RETURNS text
@@ -4724,7 +4671,7 @@ CREATE FUNCTION hwqueue.run_tenant(p_run uuid) RETURNS text
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.running_leases(p_limit integer DEFAULT 100) RETURNS TABLE(lease_id uuid, queue text, task_name text, tenant text, attempt integer, node_name text, claimed_at timestamp with time zone, expires_at timestamp with time zone, stop_reason text, progress jsonb)
-    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET max_parallel_workers_per_gather TO '0';
 
@@ -4871,7 +4818,13 @@ CREATE FUNCTION hwqueue.settle_lists(p_node uuid, p_settle jsonb, p_plain bigint
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb) RETURNS text
-    LANGUAGE plpgsql;
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.shared_level(p_settings jsonb, p_level jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -5046,16 +4999,13 @@ CREATE FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text DEFAUL
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.stop_leases(p_leases uuid[]) RETURNS uuid[]
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.stop_replaced(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer) RETURNS integer
+CREATE FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer, OUT closed integer, OUT is_done boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.stop_verdict(p_reason text) RETURNS text
@@ -5123,12 +5073,7 @@ CREATE FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean,
 CREATE FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_signal text DEFAULT NULL::text, p_name text DEFAULT NULL::text, p_near text DEFAULT NULL::text) RETURNS text
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+    SET "TimeZone" TO 'UTC';
 
 CREATE FUNCTION hwqueue.suspended_words(p_node hwqueue.node, p_domain text) RETURNS text
     LANGUAGE sql STABLE;
@@ -5219,13 +5164,10 @@ CREATE FUNCTION hwqueue.take_ended_runs(p_limit integer DEFAULT 100) RETURNS TAB
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.take_entries_of(p_leases uuid[]) RETURNS uuid[]
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.take_entry(p_lease uuid) RETURNS hwqueue.scheduled
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_free_entry(p_lease uuid) RETURNS hwqueue.scheduled
+CREATE FUNCTION hwqueue.take_free_entries(p_leases uuid[]) RETURNS SETOF hwqueue.scheduled
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.idempotency (
@@ -5352,13 +5294,7 @@ CREATE FUNCTION hwqueue.traced_parents(p_run hwqueue.run, p_step integer) RETURN
 
 CREATE FUNCTION hwqueue.trigger_schedule(p_name text, p_params jsonb DEFAULT NULL::jsonb) RETURNS TABLE(fire_at timestamp with time zone, outcome text, lease_id uuid, run_id uuid, error text)
     LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
@@ -5606,17 +5542,13 @@ CREATE TABLE hwqueue.added (
     step_no integer NOT NULL,
     item_no integer NOT NULL,
     name text NOT NULL,
-    task_name text,
-    params jsonb,
-    nested_run_id uuid,
-    retry_mode text
+    task_name text NOT NULL,
+    params jsonb NOT NULL
 );
 
-COMMENT ON TABLE hwqueue.added IS 'an item or a run that a handler has added to its step, by name';
+COMMENT ON TABLE hwqueue.added IS 'an item that a handler has added to its step, by name';
 
-COMMENT ON COLUMN hwqueue.added.name IS 'says once what it is: a handler that runs again adds it no more; of a run that of its specification';
-
-COMMENT ON COLUMN hwqueue.added.retry_mode IS 'how that run is to be retried before it counts for this step; null: not';
+COMMENT ON COLUMN hwqueue.added.name IS 'says once what it is: a handler that runs again adds it no more';
 
 ALTER TABLE hwqueue.affinity_term ALTER COLUMN term_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.affinity_term_term_id_seq
@@ -6992,9 +6924,7 @@ ALTER TABLE ONLY hwqueue.workflow
 ALTER TABLE ONLY hwqueue.workflow_step
     ADD CONSTRAINT workflow_step_pkey PRIMARY KEY (workflow_id, step_no);
 
-CREATE UNIQUE INDEX added_name ON hwqueue.added USING btree (run_id, step_no, name, ((nested_run_id IS NULL)));
-
-CREATE INDEX added_runs ON hwqueue.added USING btree (run_id, step_no) WHERE (nested_run_id IS NOT NULL);
+CREATE UNIQUE INDEX added_name ON hwqueue.added USING btree (run_id, step_no, name);
 
 CREATE UNIQUE INDEX api_token_secret ON hwqueue.api_token USING btree (secret_sha256);
 
@@ -7382,6 +7312,8 @@ CREATE INDEX run_key_run ON hwqueue.run_key USING btree (run_id);
 
 CREATE INDEX run_name ON hwqueue.run USING btree (name, run_id);
 
+CREATE INDEX run_of_step ON hwqueue.run USING btree (parent_run_id, parent_step_no) WHERE (parent_run_id IS NOT NULL);
+
 CREATE INDEX run_open ON hwqueue.run USING btree (name, state) WHERE (finished_at IS NULL);
 
 CREATE INDEX run_parent ON hwqueue.run USING btree (parent_run_id, run_id) WHERE (parent_run_id IS NOT NULL);
@@ -7706,8 +7638,6 @@ REVOKE ALL ON FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor,
 
 REVOKE ALL ON FUNCTION hwqueue.advance_run(p_run hwqueue.run, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.advance_run_by_id(p_run uuid, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer) TO hwqueue_admin;
@@ -7738,8 +7668,6 @@ REVOKE ALL ON FUNCTION hwqueue.apply_state(p_run uuid, p_now timestamp with time
 REVOKE ALL ON FUNCTION hwqueue.are_counters_zero(p_touched hwqueue.touched_term[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.are_own_tenants(p_tenants jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.are_terms_published(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_is_of_items boolean, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_tenant text, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) FROM PUBLIC;
 
@@ -7774,8 +7702,6 @@ GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean)
 
 REVOKE ALL ON FUNCTION hwqueue.await_node(p_node uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.awaited_runs(p_run uuid) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.back_off(p_tries integer) FROM PUBLIC;
@@ -7793,6 +7719,8 @@ REVOKE ALL ON FUNCTION hwqueue.begin_adding(p_lease hwqueue.lease) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, p_name text, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.begin_items(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.begin_nested(p_run hwqueue.run, p_workflow hwqueue.workflow, p_input jsonb, p_step integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p_results jsonb, p_bad jsonb, p hwqueue.run_progress, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -7895,8 +7823,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint) FROM PUB
 
 REVOKE ALL ON FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_after interval, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_extend(p_extend interval, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_kept(p_lease uuid, p_value jsonb, p_field text, p_is_result boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text, p_most integer, p_code text) FROM PUBLIC;
@@ -7953,6 +7879,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) FRO
 GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.checked_extend(p_extend interval, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.checked_limit(p_limit integer) FROM PUBLIC;
 
@@ -8027,13 +7955,11 @@ REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwque
 
 REVOKE ALL ON FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_queue hwqueue.queue, p_fleet hwqueue.headline, p_is_barred boolean, p_unserved text, p_obstacle hwqueue.headline, p_waits interval, OUT code text, OUT message text, OUT permanent boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_headline(p_fit hwqueue.class_match, p_queue hwqueue.queue, p_fleet hwqueue.headline, p_unserved text, p_part hwqueue.headline, p_free integer, p_conflict hwqueue.headline, p_waits interval, OUT code text, OUT message text, OUT permanent boolean, OUT unmatched boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_most integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, OUT class_id bigint, OUT bad jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.class_obstacle(p_class hwqueue.pending_class, p_part hwqueue.headline, p_node text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
 
@@ -8049,7 +7975,7 @@ REVOKE ALL ON FUNCTION hwqueue.class_start(p_class_id bigint, p_from hwqueue.sca
 
 REVOKE ALL ON FUNCTION hwqueue.class_strength(p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_verdict(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT nodes_matching bigint, OUT nodes_free bigint, OUT sole_blockers jsonb, OUT unmatched boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_verdict(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_known jsonb, p_prefers boolean, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT nodes_matching bigint, OUT nodes_free bigint, OUT sole_blockers jsonb, OUT unmatched boolean, OUT fleet jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_verdicts(p_classes hwqueue.placement_class[], p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8079,7 +8005,7 @@ REVOKE ALL ON FUNCTION hwqueue.cordon_node(p_node uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, OUT open integer, OUT failed integer, OUT cancelled integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_added_runs(p_map hwqueue.map, p_attempt integer, OUT open integer, OUT failed integer, OUT cancelled integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_fit(p_fit hwqueue.class_fleet, p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
 
@@ -8413,8 +8339,6 @@ REVOKE ALL ON FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp 
 
 REVOKE ALL ON FUNCTION hwqueue.full_nodes() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.funnel_stages() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.gang_asked(p_options jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_of_step(p_run uuid, p_step integer) FROM PUBLIC;
@@ -8520,7 +8444,7 @@ REVOKE ALL ON FUNCTION hwqueue.hmac_sha256(p_key bytea, p_message bytea) FROM PU
 
 REVOKE ALL ON FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.hold_items(p_run uuid, p_step integer, p_waits boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.hold_items(p_run uuid, p_step integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.hold_node(p_node uuid) FROM PUBLIC;
 
@@ -8554,7 +8478,7 @@ REVOKE ALL ON FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p
 
 REVOKE ALL ON FUNCTION hwqueue.is_assigned(p_claim hwqueue.claim, p_lease hwqueue.lease) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_awaited(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_binding(p_value jsonb) FROM PUBLIC;
 
@@ -8728,8 +8652,6 @@ REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_story(p_lease hwqueue.lease, p_claim hwqueue.claim, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, OUT headline text, OUT code text, OUT waits_until timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.leases_to_stop(p_run hwqueue.run, p_limit integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_kind text, p_reasons text[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone) FROM PUBLIC;
@@ -8882,8 +8804,6 @@ REVOKE ALL ON FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.wor
 
 REVOKE ALL ON FUNCTION hwqueue.map_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.maps_to_stop(p_run uuid, p_most integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.mark_stopped(p_everywhere hwqueue.everywhere, p_stops_running boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer) FROM PUBLIC;
@@ -8950,6 +8870,8 @@ REVOKE ALL ON FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_item inte
 REVOKE ALL ON FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.needed_amounts(p_class hwqueue.placement_class, p_default_cpu text, p_share_mode text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.nested_run(p_run uuid, p_step integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.nested_workflow(p_settings jsonb, p_tenant text) FROM PUBLIC;
 
@@ -9045,6 +8967,8 @@ REVOKE ALL ON FUNCTION hwqueue.normalise_targets(p_targets jsonb, p_domain text,
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_toleration(p_toleration jsonb, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.note_arrivals(p_classes bigint[], p_lanes hwqueue.lane_ref[], p_places hwqueue.lane_place[], p_queues integer[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_bound(p_bytes bigint) FROM PUBLIC;
@@ -9082,8 +9006,6 @@ REVOKE ALL ON FUNCTION hwqueue.oldest_open_settlement() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.oldest_snapshot_holder(p_relation regclass) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_request hwqueue.claim_request, p_head hwqueue.queue_head) FROM PUBLIC;
 
@@ -9280,8 +9202,6 @@ REVOKE ALL ON FUNCTION hwqueue.raise_sequences() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, OUT leases bigint, OUT holders bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_everywhere(p_target hwqueue.spawn_target, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.read_figures(p_value jsonb, p_keys text[], p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_gang(p_members jsonb, p_options jsonb, p_now timestamp with time zone, OUT gang hwqueue.gang, OUT elements jsonb) FROM PUBLIC;
 
@@ -9513,7 +9433,7 @@ REVOKE ALL ON FUNCTION hwqueue.retried_steps(p_run hwqueue.run, p_mode text, p_n
 
 REVOKE ALL ON FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.retry_nested(p_run hwqueue.run, p_step hwqueue.step, p_input jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.retry_nested(p_parent hwqueue.run, p_run uuid, p_input jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) TO hwqueue_producer;
@@ -9771,13 +9691,11 @@ GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text)
 GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.stop_leases(p_leases uuid[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_replaced(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer, OUT closed integer, OUT is_done boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_verdict(p_reason text) FROM PUBLIC;
 
@@ -9864,11 +9782,9 @@ REVOKE ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.take_entries_of(p_leases uuid[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_free_entry(p_lease uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_free_entries(p_leases uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_key(p_key hwqueue.idempotency, p_open uuid[], p_waits boolean, p_now timestamp with time zone) FROM PUBLIC;
 
