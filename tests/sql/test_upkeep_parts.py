@@ -194,12 +194,12 @@ def test_a_choice_that_fails_hides_no_others(
         taken, other = (api.spawn(queue, one_of=str(choice)) for _ in range(2))
         assert api.claimed(node, queue) == [taken]
         lost.append((choice, other))
-    plant("take_entries_of", f"if '{lost[0][1]}' = any (p_leases) then {FAILS}; end if")
+    plant("take_free_entries", f"if '{lost[0][1]}' = any (p_leases) then {FAILS}; end if")
     for _ in range(2):
         api.rows("reap", limit=1)
     assert [api.state(lease) for _, lease in lost] == ["pending", "cancelled"]
     assert postponed(conn) == [("choice", 1)]
-    plant("take_entries_of", "null")
+    plant("take_free_entries", "null")
     api.reap_after(clock, SECOND)
     assert [api.state(lease) for _, lease in lost] == ["cancelled", "cancelled"]
 
