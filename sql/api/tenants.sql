@@ -18,7 +18,7 @@ declare
   v_new jsonb;
 begin
   perform hwqueue.require_all_tenants();
-  perform hwqueue.check_name(p_name, 'p_name');
+  perform hwqueue.json_text(to_jsonb(coalesce(p_name, '')), 'p_name', 100);  -- as a spawn names it
   select t.spec into v_old from hwqueue.tenant t where t.name = p_name for no key update;
   v_new := hwqueue.read_object(coalesce(v_old, '{}') || hwqueue.json_object(p_changes, 'changes'), 'tenant',
     'changes');

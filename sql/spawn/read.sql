@@ -216,9 +216,9 @@ create or replace function hwqueue.tenant_tier(p_tenant text) returns smallint
 language plpgsql stable
 as $$
 begin
-  return case when p_tenant = '' then 0 else coalesce(
+  return case when p_tenant <> '' then coalesce(
     (select t.tier from hwqueue.tenant t where t.name = p_tenant),
-    (select t.tier from hwqueue.tenant t where t.name = '*'), 0) end;
+    (select t.tier from hwqueue.tenant t where t.name = '*'), 0) else 0 end;
 end
 $$;
 

@@ -86,6 +86,24 @@ def test_all_ways_of_spawning(api: Api, tenants: list[str], queue: str) -> None:
     assert api.one("select tier from hwqueue.scheduled where lease_id = %s", batch[2]) == 0
 
 
+def test_tenants_without_a_row(api: Api, tenants: list[str], queue: str) -> None:
+    """They have the tier of the row *, leases of no tenant none, and a name is any that a spawn may give."""
+    rows = {"*": "scavenger", "Équipe du film": "best_effort"}
+    for name, tier in rows.items():
+        assert api.value("set_tenant", name=name, changes={"tier": tier}) == {"tier": tier}
+    names: list[Row] = [{"tenant": name} for name in ("x", "g", "Équipe du film", None)]
+    names.append({})
+    leases = [api.spawn(queue, **options) for options in names]
+    batch = [{"task": "t", "options": options} for options in names]
+    leases += [row["lease_id"] for row in api.rows("spawn_leases", queue=queue, leases=Jsonb(batch))]
+    tiers = dict(api.conn.execute(f"select lease_id, tier {OF_QUEUE}", [queue]).fetchall())
+    assert [tiers[lease] for lease in leases] == [2, 0, 1, 0, 0] * 2
+    for name in rows:
+        assert api.value("drop_tenant", name=name)
+    for wrong in ("", None, "x" * 101):
+        assert api.fault("set_tenant", name=wrong, changes={}) == "p_name"
+
+
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("names", [1, 2])
 def test_a_single_tier_is_claimed_at_the_head(
