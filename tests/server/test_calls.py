@@ -178,6 +178,15 @@ async def test_a_route_makes_one_call(http: Http, sql: Client, queue: str, noted
         assert {field.name for field in dataclasses.fields(returned)} <= answer.keys()
 
 
+async def test_a_tenant_has_any_name(http: Http) -> None:
+    """That of all others, too, also as the cursor of a page."""
+    for name in ("*", "Équipe du film"):
+        response = await http.patch(f"{V1}/tenants/{name}", json={"changes": {"tier": "scavenger"}})
+        assert response.json() == {"name": name, "spec": {"tier": "scavenger"}}
+        assert (await http.get(f"{V1}/tenants", params={"after": name})).is_success
+        assert (await http.delete(f"{V1}/tenants/{name}")).json() == {"name": name, "changed": True}
+
+
 def test_every_route_is_tried() -> None:
     """But for streams, and for what has a file of its own here."""
     elsewhere = re.compile(r"/(limits|schedules|me|healthz|readyz|metrics|openapi.json)\b|/stream$")

@@ -6,13 +6,13 @@ from fastapi import APIRouter, Path, Query
 
 from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.models import tenants as models
-from hwqueue.server.models.base import Name
+from hwqueue.server.models.base import Tenant
 from hwqueue.server.pagination import Paged
 from hwqueue.server.routers.shared import Admin, Reader
 
 router = APIRouter(route_class=AuthenticatedRoute, prefix="/tenants", tags=["tenants"])
 
-PathName = Annotated[Name, Path(description="Name of the tenant; *: all without a row.", examples=["lab"])]
+PathName = Annotated[Tenant, Path(description="Name of the tenant; *: all without a row.", examples=["lab"])]
 
 
 @router.get("", response_model=models.TenantPage)
@@ -21,7 +21,7 @@ async def list_tenants(
     caller: Reader,
     page: Paged,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    after: Annotated[Name | None, Query(description="Cursor: `next` of the page before.")] = None,
+    after: Annotated[Tenant | None, Query(description="Cursor: `next` of the page before.")] = None,
 ) -> Any:
     """The tenants that have a row, by name."""
     async with caller.read() as client:
