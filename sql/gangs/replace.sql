@@ -160,7 +160,8 @@ begin
       format('held back: lease %s takes its place once it is claimed', p_row.lease_id),
       jsonb_build_object('lease_id', p_row.lease_id));
     update hwqueue.replacement r
-    set state = 'held', old_lease = v_old, old_at = v_old_entry.available_at, reason = null
+    set state = 'held', old_lease = v_old, reason = null, old_at = case v_old_entry.held_by
+          when 'limit' then p_now else v_old_entry.available_at end
     where r.lease_id = p_row.lease_id;
   else  -- it has ended, or the service has none
     delete from hwqueue.replacement r where r.lease_id = p_row.lease_id;

@@ -41,7 +41,9 @@ begin
     more := more or cardinality(v_lanes) = p_limit;
     update hwqueue.limit_rule r set changed_from = v_lanes[p_limit] + 1 where r.limit_id = v_rule.limit_id;
   end loop;
-  if exists (select from hwqueue.limit_rule) then
+  if exists (select from hwqueue.limit_rule)
+    or exists (  -- lanes of queues: leases there may outlive their limits
+      select from hwqueue.scheduled s where s.lane_id between 0 and 4 * 2147483647::bigint + 3) then
     more := hwqueue.follow_pauses(p_limit, p_now) or more;
     perform hwqueue.rotate_lanes(p_now);
   end if;

@@ -293,6 +293,38 @@ def test_a_paused_queue_leaves_limits_to_others(
     assert set(run(queue, len(paused) + 1)) == set(paused)
 
 
+def test_a_lease_that_was_to_be_replaced_is_parked_again(
+    api: Api, clock: Clock, queue: str, node: Node
+) -> None:
+    """When the other one ends before it has run."""
+    name = limit(api, slots=1)
+    first, old = (api.spawn(queue, limits=[name]) for _ in range(2))
+    running = claim(api, clock, node, queue)
+    assert ids(running) == [first]
+    new = api.spawn(queue, replaces={"lease": str(old), "then": "requeue"})
+    api.reap()
+    api.rows("cancel_lease", lease=new)
+    api.reap()
+    api.complete(*running)
+    assert ids(claim(api, clock, node, queue)) == [old]
+
+
+def test_a_paused_queue_outlives_its_limits(api: Api, clock: Clock, queue: str) -> None:
+    """The last limit that there is may go while leases wait that had passed its lanes."""
+    name = limit(api, slots=3)
+    api.conn.execute("delete from hwqueue.limit_rule where name <> %s", [name])
+    leases = [api.spawn(queue, limits=[name]) for _ in range(2)]
+    api.rows("pause_queue", queue=queue)
+    api.reap()
+    api.rows("drop_limit", name=name)
+    api.reap()
+    api.prune_after(clock, timedelta(hours=2))
+    assert not api.one("select count(*) from hwqueue.limit_rule")
+    api.rows("resume_queue", queue=queue)
+    api.reap()
+    assert ids(claim(api, clock, api.node(), queue)) == leases
+
+
 def test_a_dropped_queue_leaves_limits_to_others(api: Api, clock: Clock, queue: str, node: Node) -> None:
     """At once, not only when prune deletes what was in it, which old transactions put off."""
     shared, other = limit(api, slots=1), api.queue()
