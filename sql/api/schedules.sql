@@ -181,10 +181,11 @@ returns table (fire_at timestamptz, fired_at timestamptz, cause text, outcome te
   run_id uuid, error text)
 language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
-  select hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before');
+  select hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before'),
+    hwqueue.find_schedule(p_name, false);  -- also where nothing has fired
   select f.fire_at, f.fired_at, f.cause, f.outcome, f.lease_id, f.run_id, f.error
   from hwqueue.schedule_fire f
-  where f.schedule_id = (select s.schedule_id from hwqueue.find_schedule(p_name, false) s)
+  where f.schedule_id = (select s.schedule_id from hwqueue.schedule s where s.name = p_name)
     and f.fire_at < coalesce(p_before, 'infinity')
   order by f.fire_at desc limit p_limit
 $$;
