@@ -447,8 +447,8 @@ begin
       'for example {"gpus": 8, "bound": 7, "allocated": 5.5}');
   elsif v_room.seconds - '{gangs,leases,read,solve}'::text[] <> '{}'
     or v_room.leases - hwqueue.assignment_counts() <> '{}'
-    or jsonb_path_exists(jsonb_build_array(v_room.seconds, v_room.leases),
-      '$[*].* ? (@.type() != "number" || @ < 0 || @ > 1000000000)') then
+    or jsonb_path_exists(jsonb_build_array(coalesce(v_room.seconds, '{}'), coalesce(v_room.leases, '{}')),
+      'strict $[*].* ? (@.type() != "number" || @ < 0 || @ > 1000000000)') then  -- lax: of lists their items
     perform hwqueue.refuse_field('QHA01', 'room', 'has seconds or leases that no round has',
       'for example {"seconds": {"solve": 0.3}, "leases": {"proposed": 7}}');
   end if;

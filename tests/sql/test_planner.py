@@ -332,9 +332,10 @@ BAD: dict[str, list[Row]] = {
     "note_room": [
         {"room": None},
         {"room": {}},
-        *({"room": ROOM | {"leases": bad}} for bad in ({"won": 1}, {"reserved": -1}, {"reserved": None})),
+        *({"room": ROOM | {"leases": {"reserved": bad}}} for bad in (-1, None, [1], [])),
+        {"room": ROOM | {"leases": {"won": 1}}},
         *({"room": ROOM | {"gpus": gpus}} for gpus in (7, 1e10, "8")),
-        {"room": ROOM | {"seconds": [1]}},
+        *({"room": ROOM | {"seconds": bad}} for bad in ([1], {"solve": [0.3]})),
         {"room": ROOM | {"resting": 1.5}},
         {"room": ROOM | {"bound": None}},
         {"room": ROOM | {"bound": 5}},
