@@ -100,6 +100,17 @@ def test_a_list_finds_its_leases_by_key(api: Api) -> None:
     assert work.rows_read("lease") <= 5 * 5
 
 
+def test_what_runs_is_found_by_key(api: Api) -> None:
+    queue, node = api.queue(), api.node()
+    for _ in range(8):
+        api.running(queue, node)
+        api.rows("running_leases", limit=5)
+    api.rows("spawn_leases", queue=queue, leases=[{"task": "work"}] * MANY)
+    with explained(api.conn) as work:
+        assert len(api.rows("running_leases", limit=5)) == 5
+    assert work.rows_read("lease") <= 5
+
+
 def test_claims_look_at_their_queue_alone(api: Api) -> None:
     queue, node = api.queue(), api.node()
     for _ in range(8):
