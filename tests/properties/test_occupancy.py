@@ -32,8 +32,9 @@ FACTS = """
   cross join lateral hwqueue.recount_terms(c, l.lease_id, clock_timestamp()) known
   join hwqueue.node n on n.deregistered_at is null
   left join lateral hwqueue.fleet_facts(c, known, clock_timestamp()) f on f.node_id = n.node_id
-  where l.lease_id = %s and hwqueue.are_terms_published(c)
-    and coalesce(f.facts, '[]') <> hwqueue.term_facts(c, n, clock_timestamp())
+  cross join lateral hwqueue.term_facts(c, n, clock_timestamp()) read
+  where l.lease_id = %s and coalesce(f.facts, '[]') <> read and hwqueue.terms_reason(
+    c, l.lease_id, n, read, false, false, clock_timestamp()) is distinct from 'unpublished'
 """
 
 Options = dict[str, Any]
