@@ -150,9 +150,9 @@ def error_line(error: Any, reason: str | None = None) -> str:
     return error_text.error_line(_without_secrets(error), reason)[:300]
 
 
-def parked(count: int) -> str:
-    """How many leases wait; beyond 10,000 nobody has counted."""
-    return number(count) if count <= 10_000 else "more than 10,000"
+def parked(count: int, most: int = 10_000) -> str:
+    """How many leases wait; beyond most nobody has counted."""
+    return number(count) if count <= most else f"more than {number(most)}"
 
 
 def linked(text: str, leases: str) -> Markup:

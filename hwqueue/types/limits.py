@@ -66,7 +66,8 @@ class LimitLane:
         tenant, key: Whose it is; "": none.
         weight: Of a fair limit: how often its turn comes.
         used, most: What it has let through, and how much that may be.
-        parked: What waits, counted to 10,001.
+        parked: What waits, counted to 10,001; where more than ten lanes are asked for, to 1 +
+            100,000 / their number.
         lease_id, since: The first that waits, and when it was spawned.
         closed_until: Nothing passes before; None: it is open.
         opens_at: Of a rate: when the next may start.

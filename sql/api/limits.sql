@@ -204,8 +204,9 @@ as $$
 $$;
 
 -- Returns lanes of a limit, of the first 10,001: those with most parked leases first (p_order parked), or
--- where the first was parked first (wait); without pages, as that changes. parked: counted to 10,000, to
--- 100,000 in all; of lanes with more those come first whose first was parked first. most: what used may be.
+-- where the first was parked first (wait); without pages, as that changes. parked: counted to 10,001, or to
+-- 1 + 100,000 / p_limit; of lanes with more those come first whose first was parked first. most: what used
+-- may be.
 -- lease_id: the first in line; since: when it was spawned. opens_at: of a rate, when the next may start.
 -- Raises: QHM01, QHA01, QHA03.
 create or replace function hwqueue.limit_lanes(p_name text, p_order text default 'parked',
@@ -244,7 +245,7 @@ begin
     cross join lateral (
       select count(*) as parked
       from (select from hwqueue.scheduled s where s.lane_id = (l.lane).lane_id
-            limit 100000 / greatest(10, p_limit)) c) p
+            limit 1 + 100000 / greatest(10, p_limit)) c) p
     left join lateral (
       select h.lease_id, (select x.created_at from hwqueue.lease x where x.lease_id = h.lease_id)
       from (select s.lease_id from hwqueue.scheduled s where s.lane_id = (l.lane).lane_id

@@ -24,6 +24,10 @@ def test_secrets_are_not_shown() -> None:
     assert str(2**62 + 1) in text
 
 
+def test_what_is_counted_in_part_says_so() -> None:
+    assert [formatting.parked(n, 1960) for n in (1960, 1961)] == ["1,960", "more than 1,960"]
+
+
 def test_the_vendored_files_are_what_the_manifest_says() -> None:
     script = Path(__file__).parents[2] / "tools" / "vendor_static.py"
     subprocess.run([sys.executable, str(script)], check=True)

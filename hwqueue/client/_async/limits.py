@@ -64,7 +64,7 @@ class AsyncLimits(AsyncPart):
         """The lanes of a limit in which most leases wait.
 
         Args:
-            order: `wait`: those first whose first lease has waited longest.
+            order: `wait`: those first whose first lease was parked first.
             limit: 1 to 10,000.
 
         Raises: LimitUnknown, BadArgument.

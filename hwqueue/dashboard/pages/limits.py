@@ -52,6 +52,7 @@ async def limit(request: Request) -> Response:
         by=row.spec.get("by"),
         lists=[(each, lanes.value[start : start + size]) for each, lanes in zip(asked, found, strict=True)],
         more=len(found[0].value) > start + size,
+        counted=100_000 // most,
         order=order,
         order_words=ORDERS,
         number=at,
