@@ -80,7 +80,7 @@ $$;
 -- gets a GPU node only when no work with GPUs fits. Null for a share that no device has room for now. First
 -- comes work that few nodes could take (reach) and work with many GPUs, then what leaves enough cpu and
 -- memory for the node's other GPUs (balance), then the least residue on the device. The weights were searched
--- on the OpenB trace (docs/explanation/choosing.md). Where the queue has prices (p_worth, see queue_worth)
+-- on the OpenB trace (docs/explanation/choosing.md). Where the queue has prices (p_worth)
 -- reach weighs 21 instead of 56, and each device that the class gains adds 42: reach only guesses what others
 -- could use, the prices know it. With prices a class with GPUs stays above those without. One expression
 -- without subqueries, which the planner inlines, and short: a claim begins by making it ready. width_bucket
