@@ -4673,7 +4673,9 @@ CREATE FUNCTION hwqueue.run_tenant(p_run uuid) RETURNS text
 CREATE FUNCTION hwqueue.running_leases(p_limit integer DEFAULT 100) RETURNS TABLE(lease_id uuid, queue text, task_name text, tenant text, attempt integer, node_name text, claimed_at timestamp with time zone, expires_at timestamp with time zone, stop_reason text, progress jsonb)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET max_parallel_workers_per_gather TO '0';
+    SET max_parallel_workers_per_gather TO '0'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off';
 
 CREATE FUNCTION hwqueue.runs_on_cordoned(p_lease uuid) RETURNS boolean
     LANGUAGE sql STABLE;

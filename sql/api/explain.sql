@@ -307,6 +307,7 @@ begin
     from counted k
     join hwqueue.placement_class c on c.class_id = k.class_id
     join hwqueue.queue q on q.queue_id = c.queue_id
+    where (select count(*) from imagined) > 0  -- before all else: it refuses what is no list of nodes
     order by k.pending desc, k.class_id;
 end
 $$;

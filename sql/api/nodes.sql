@@ -412,6 +412,7 @@ declare
   v_now timestamptz;
   v_expires_at timestamptz;
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.check_trust_domain(p_domain);
   v_node := hwqueue.hold_node(p_node);
   v_now := hwqueue.clock();

@@ -5,10 +5,10 @@
 --
 -- Read set_tenant first.
 
--- Changes the keys of a tenant that p_changes has, null: resets them, and returns all of it; one without a row
--- gets it. tier: guaranteed, before best_effort, before scavenger, strictly: a priority never crosses tiers.
--- It is that of leases spawned from now on. p_name '*': all tenants without a row; leases of no tenant are
--- guaranteed.
+-- Changes the keys of a tenant that p_changes has, null: resets them, and returns all of it; one without a
+-- row gets it. tier: guaranteed, before best_effort, before scavenger, strictly: a priority never crosses
+-- tiers. It is that of leases spawned from now on. p_name '*': all tenants without a row; leases of no tenant
+-- are guaranteed.
 -- Locks: its row. Raises: QHA01, QHA03.
 create or replace function hwqueue.set_tenant(p_name text, p_changes jsonb) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp

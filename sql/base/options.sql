@@ -102,8 +102,7 @@ as $$
     when 'limit' then '{
       "slots": ["integer", 1, 1000000], "rate": ["rate"], "fair": ["boolean"],
       "by": ["choice", ["key", "tenant"]], "turn": ["span", "1 second", "1 day"], "weights": ["any"]}'
-    when 'tenant' then '{
-      "tier": ["choice", ["guaranteed", "best_effort", "scavenger"], null, "guaranteed"]}'
+    when 'tenant' then '{"tier": ["choice", ["guaranteed", "best_effort", "scavenger"], null, "guaranteed"]}'
     when 'rate' then '{"count": ["integer", 1, 1000000], "per": ["span", "1 second", "366 days"],
       "burst": ["integer", 1, 1000000]}'
     when 'room' then '{

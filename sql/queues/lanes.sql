@@ -41,8 +41,8 @@ as $$
     where x.queue_id = any (p_queues) and not x.has_lanes for no key update skip locked))
 $$;
 
--- Tells the lanes in which leases have just been parked: each with its class, its lane and its place there, or
--- with one that none of these is before, as insert_spawns does for new leases.
+-- Tells the lanes in which leases have just been parked: each with its class, its lane and its place there,
+-- or with one that none of these is before, as insert_spawns does for new leases.
 -- Locks: new rows; as look_at_lanes.
 create or replace function hwqueue.note_arrivals(p_classes bigint[], p_lanes hwqueue.lane_ref[],
   p_places hwqueue.lane_place[], p_queues int[]) returns void

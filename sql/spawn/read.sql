@@ -216,9 +216,12 @@ create or replace function hwqueue.tenant_tier(p_tenant text) returns smallint
 language plpgsql stable
 as $$
 begin
-  return case when p_tenant <> '' then coalesce(
+  if coalesce(p_tenant, '') = '' then
+    return 0;
+  end if;
+  return coalesce(
     (select t.tier from hwqueue.tenant t where t.name = p_tenant),
-    (select t.tier from hwqueue.tenant t where t.name = '*'), 0) else 0 end;
+    (select t.tier from hwqueue.tenant t where t.name = '*'), 0);
 end
 $$;
 

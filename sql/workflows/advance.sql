@@ -194,15 +194,19 @@ begin
     perform hwqueue.count_work(p_run, 0, 0, 0, p_now);
     return 0;
   end if;
+  if p_kind <> 'count' then
+    v_gone := hwqueue.take_arrivals(p_run, p_step, p_kind);
+    if v_gone.arrivals = 0 then
+      return 0;
+    end if;
+  end if;
   select r.* into v_run from hwqueue.run r where r.run_id = p_run;
   if p_kind = 'count' then
     return hwqueue.advance_run(v_run, hwqueue.count_parents(v_run, p_step, (
       select d.is_any from hwqueue.workflow_step d
       where d.workflow_id = v_run.workflow_id and d.step_no = p_step), row(0, 0, 0, 0, 0), true, p_now,
       hwqueue.new_progress()), 0, true, p_now);
-  end if;
-  v_gone := hwqueue.take_arrivals(p_run, p_step, p_kind);
-  if v_gone.arrivals = 0 or v_run.run_id is null then
+  elsif v_run.run_id is null then
     return 0;
   elsif p_kind = 'fail' then
     perform hwqueue.begin_failing(v_run, p_step, v_gone.reason, p_now);
