@@ -120,6 +120,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_entry hwqueue.scheduled;
+  v_lease hwqueue.lease;
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_step_name(p_name, 'p_name'),
@@ -139,8 +140,12 @@ begin
   end if;
   v_now := hwqueue.clock();
   created := hwqueue.store_signal(p_lease, p_name, p_key, coalesce(p_payload, 'null'), v_now);
-  if created and state = 'scheduled'
-     and (hwqueue.suspension_of(hwqueue.find_lease(p_lease))).signal = p_name then
+  v_lease := hwqueue.find_lease(p_lease);
+  if created and state = 'scheduled' and (hwqueue.suspension_of(v_lease)).signal = p_name
+    and not exists (  -- it goes on already, as its limits let it
+      select from hwqueue.scheduled s
+      where (s.queue_id, s.available_at, s.lease_id) = (v_lease.queue_id, v_lease.available_at, p_lease)
+        and (s.held_by = 'limit' or v_lease.lanes_passed > 0)) then
     v_entry := (select e from hwqueue.take_free_entries(array[p_lease]) e);
     state := hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count,
       -- one whose place is taken stays (finish_replacement)

@@ -309,6 +309,29 @@ def test_a_lease_that_was_to_be_replaced_is_parked_again(
     assert ids(claim(api, clock, node, queue)) == [old]
 
 
+@pytest.mark.parametrize(
+    "spec", [{"slots": 1}, {"rate": {"count": 1, "per": 10, "burst": 1}}], ids=["slots", "rate"]
+)
+def test_signals_of_one_that_is_parked(
+    api: Api, clock: Clock, queue: str, node: Node, spec: dict[str, Any]
+) -> None:
+    """The first one parks it; with those that follow it keeps its turn, and its time."""
+    name = limit(api, **spec)
+    one = api.spawn(queue, limits=[name])
+    api.value("suspend_lease", **token(claim(api, clock, node, queue)[0]), signal="go")
+    api.reap_after(clock, SECOND * 10)
+    api.spawn(queue, limits=[name])
+    running = claim(api, clock, node, queue)
+    api.rows("signal_lease", lease=one, name="go")
+    api.spawn(queue, limits=[name])
+    for _ in range(2):
+        api.reap()
+        api.rows("signal_lease", lease=one, name="go")
+    api.complete(*running)
+    api.reap_after(clock, SECOND * 10)
+    assert ids(claim(api, clock, node, queue)) == [one]
+
+
 def test_a_paused_queue_outlives_its_limits(api: Api, clock: Clock, queue: str) -> None:
     """The last limit that there is may go while leases wait that had passed its lanes."""
     name = limit(api, slots=3)
