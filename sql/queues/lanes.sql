@@ -32,7 +32,7 @@ $$;
 -- Lets claims of queues look at changes of lanes from now on; while another session holds the row of a queue,
 -- reap alone does.
 -- Locks: queue rows, once, skip locked.
-create or replace function hwqueue.look_at_lanes(p_queues int[]) returns void
+create or replace function hwqueue.set_has_lanes(p_queues int[]) returns void
 language sql volatile
 as $$
   update hwqueue.queue q set has_lanes = true
@@ -43,7 +43,7 @@ $$;
 
 -- Tells the lanes in which leases have just been parked: each with its class, its lane and its place there,
 -- or with one that none of these is before, as insert_spawns does for new leases.
--- Locks: new rows; as look_at_lanes.
+-- Locks: new rows; as set_has_lanes.
 create or replace function hwqueue.note_arrivals(p_classes bigint[], p_lanes hwqueue.lane_ref[],
   p_places hwqueue.lane_place[], p_queues int[]) returns void
 language plpgsql volatile
@@ -59,7 +59,7 @@ begin
         from unnest((select p_classes), (select p_lanes), (select p_places))
           a(class_id, lane_id, limit_id, key, of_queue, tier, rank, turn)
         group by 1) p;
-  perform hwqueue.look_at_lanes(p_queues);
+  perform hwqueue.set_has_lanes(p_queues);
 end
 $$;
 

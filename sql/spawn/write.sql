@@ -227,7 +227,7 @@ begin
                    p_now, s.priority)), min(s.position))::hwqueue.lane_place as head
           from unnest(p_spawns) s where s.lanes is not null and s.available_at <= p_now group by 1) p;
     if not p_queue.has_lanes then
-      perform hwqueue.look_at_lanes(array[p_queue.queue_id]);
+      perform hwqueue.set_has_lanes(array[p_queue.queue_id]);
     end if;
   end if;
 end
