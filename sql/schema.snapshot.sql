@@ -3485,9 +3485,6 @@ CREATE FUNCTION hwqueue.look_at_everywhere(p_lease uuid, p_now timestamp with ti
 CREATE FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.look_at_lanes(p_queues integer[]) RETURNS void
-    LANGUAGE sql;
-
 CREATE FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
@@ -4755,6 +4752,9 @@ CREATE FUNCTION hwqueue.service_tenant(p_service uuid) RETURNS text
 CREATE FUNCTION hwqueue.set_event_retention(p_days integer) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.set_has_lanes(p_queues integer[]) RETURNS void
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.set_limit(p_name text, p_changes jsonb) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -8792,8 +8792,6 @@ REVOKE ALL ON FUNCTION hwqueue.look_at_everywhere(p_lease uuid, p_now timestamp 
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_lanes(p_queues integer[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_replacement(p_lease uuid, p_now timestamp with time zone) FROM PUBLIC;
@@ -9531,6 +9529,8 @@ REVOKE ALL ON FUNCTION hwqueue.service_tenant(p_service uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.set_event_retention(p_days integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_event_retention(p_days integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.set_has_lanes(p_queues integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.set_limit(p_name text, p_changes jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_limit(p_name text, p_changes jsonb) TO hwqueue_admin;
