@@ -438,9 +438,8 @@ $$;
 create or replace function hwqueue.running_leases(p_limit int default 100)
 returns table (lease_id uuid, queue text, task_name text, tenant text, attempt int,
   node_name text, claimed_at timestamptz, expires_at timestamptz, stop_reason text, progress jsonb)
-language sql stable security definer
-set search_path = pg_catalog, pg_temp set max_parallel_workers_per_gather = 0
-  set enable_hashjoin = off set enable_mergejoin = off  -- by key: the planner does not know p_limit here
+language sql stable security definer set search_path = pg_catalog, pg_temp
+  set max_parallel_workers_per_gather = 0 set enable_hashjoin = off set enable_mergejoin = off  -- by key
 as $$
   select hwqueue.require_all_tenants(),
     hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for fewer');
