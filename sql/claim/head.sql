@@ -266,8 +266,12 @@ as $$
              where c.created_xid = any (e.classes_unseen || p_classes_unseen)))
            and (
              select r.position from hwqueue.ready r
-             where r.queue_id = q.queue_id and (r.tier, r.rank) < (w.tier, w.rank)
-             order by r.tier, r.rank, r.position limit 1) is null, false),
+             where r.queue_id = q.queue_id and r.tier = w.tier and r.rank < w.rank
+             order by r.rank, r.position limit 1) is null
+           and (w.tier = 0 or (  -- not by a row comparison: before Postgres 18 its scan would not stop
+             select r.position from hwqueue.ready r
+             where r.queue_id = q.queue_id and r.tier < w.tier
+             order by r.tier, r.rank, r.position limit 1) is null), false),
          e.needs_no_check, e.checked, array[q.queue_id], q.retain_completed = '0', false, null::int, true,
          q.has_lanes
   from hwqueue.queue q
@@ -314,8 +318,12 @@ as $$
            coalesce(l.first_is_best and l.takes_first and l.queue_id <> all (p_pinned)
              or f.tier is null and (
                select r.position from hwqueue.ready r
-               where r.queue_id = l.queue_id and (r.tier, r.rank) < (l.tier, l.rank)
-               order by r.tier, r.rank, r.position limit 1) is null, false) as is_known
+               where r.queue_id = l.queue_id and r.tier = l.tier and r.rank < l.rank
+               order by r.rank, r.position limit 1) is null
+             and (l.tier = 0 or (
+               select r.position from hwqueue.ready r
+               where r.queue_id = l.queue_id and r.tier < l.tier
+               order by r.tier, r.rank, r.position limit 1) is null), false) as is_known
     from unnest(p_queues) n(name)
     cross join lateral hwqueue.read_queue_head(n.name, p_profile_id, p_classes_seen, p_classes_unseen,
       false) l
