@@ -34,6 +34,7 @@ _API = (
     "/api/v1/schedules/others/fires",
     "/api/v1/limits",
     "/api/v1/limits/others/lanes",
+    "/api/v1/tenants",
     "/api/v1/leases",
     "/api/v1/leases?queue=others&state=pending&limit=500",
     "/api/v1/leases/{lease}",

@@ -33,6 +33,7 @@ TAGS: list[dict[str, Any]] = [
     {"name": "webhooks", "description": "Which events are sent to which receivers."},
     {"name": "schedules", "description": "What is spawned at which times."},
     {"name": "limits", "description": "How many leases run at once or start in a time."},
+    {"name": "tenants", "description": "Whose leases run first."},
     {"name": "health", "description": "For probes."},
 ]
 

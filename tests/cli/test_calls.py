@@ -85,12 +85,12 @@ service set {other} --away-from-none
   set_service_policy {"policy": {"anti_affinity_services": []}}
 service show {other}
   service_policy {}
-tenant set {other} --tier scavenger
-  set_tenant {"tier": "scavenger"}
+tenant set film --tier scavenger
+  set_tenant {"name": "film", "changes": {"tier": "scavenger"}}
 tenant list --after a --limit 5
   list_tenants {"after": "a", "limit": 5}
-tenant drop {other}
-  drop_tenant {}
+tenant drop film
+  drop_tenant {"name": "film"}
 workflow show {workflow} --version 1
   get_workflow {"version": 1}
 workflow run {workflow} --input 7 --placement '{"spread": []}' --node-label zone=west --affinity override \

@@ -280,7 +280,7 @@ def _waits(visit: Visit, running: Running) -> None:
     """The page says why: which node lacks what, and which level asks for it."""
     page = visit.page
     why = page.locator("#why")
-    expect(why.locator(".say")).to_contain_text("Waits for step train: none of the 2 live")
+    expect(why.locator(".say")).to_contain_text("Waits for step train: no live node can run it")
     for asks in ("nvlink in full by step", "zone in west by submission", "4 GPU by task"):
         expect(why).to_contain_text(asks)
     row = page.locator("tr", has=page.locator("#step-of-train"))

@@ -134,6 +134,9 @@ OF_ALL_TENANTS: dict[str, set[str]] = {
     "DELETE /limits/{limit:limit}": {ADMIN},
     "POST /limits/{limit:limit}/throttle": OPERATING,
     "GET /limits/{limit:limit}/lanes": LOOKING,
+    "GET /tenants": LOOKING,
+    "PATCH /tenants/{tenant:name}": {ADMIN},
+    "DELETE /tenants/{tenant:name}": {ADMIN},
     "GET /metrics": LOOKING,
 }
 MAY = BY_TENANT | OF_ALL_TENANTS

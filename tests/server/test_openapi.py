@@ -67,7 +67,7 @@ def test_every_operation_tells_its_problems(document: dict[str, Any]) -> None:
             assert {"401", "403", "429", "500", "503", "504"} <= responses.keys(), name
         if "{" in name:
             assert "422" in responses, name
-            new = ("/webhooks/{webhook}", "/schedules/{schedule}", "/limits/{limit}")
+            new = ("/webhooks/{webhook}", "/schedules/{schedule}", "/limits/{limit}", "/tenants/{tenant}")
             may_be_new = "/tasks/" in name or name.endswith(new)
             assert "404" in responses or may_be_new, name
         if "requestBody" in operation:

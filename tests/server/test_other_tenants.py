@@ -44,6 +44,7 @@ BODIES: dict[str, Any] = {
     "/api/v1/limits": {"name": "openai", "spec": {"slots": 1}},
     "/api/v1/limits/{limit}": {"changes": {}},
     "/api/v1/limits/{limit}/throttle": {"retry_after": 1},
+    "/api/v1/tenants/{tenant}": {"changes": {}},
     "/api/v1/schedules/{schedule}/backfill": {
         "since": "2026-11-01T00:00:00Z",
         "until": "2026-11-02T00:00:00Z",
@@ -177,6 +178,7 @@ async def ask(http: Http, method: str, path: str, queue: str, **named: Any) -> h
         "webhook": "pager",
         "schedule": "nightly",
         "limit": "openai",
+        "tenant": "lab",
         "workflow": "flow",
         "step": "a",
         "name": "packed",

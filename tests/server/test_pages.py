@@ -35,6 +35,7 @@ def fill(sql: Client, queue: str) -> dict[str, str]:
         sql.test_webhook("pager")
         sql.create_schedule(f"s{number}", {"every": 3600, "queue": queue, "task": "nightly"})
         sql.trigger_schedule("nightly")
+        sql.set_tenant(f"t{number}", {"tier": "scavenger"})
     [claim] = claims(sql, queue, tasks=["first"])
     line = {"at": "2030-01-31T12:00:00Z", "message": "x"}
     lines = [line | {"line": number} for number in range(1, COUNT + 1)]
