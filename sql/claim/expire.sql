@@ -48,6 +48,7 @@ returns int
 language plpgsql volatile
 as $$
 declare
+  v_from timestamptz;
   v_count int;
   v_waiting bigint[];
   v_laned tid[];
@@ -59,14 +60,15 @@ begin
   if not found then
     return case when p_folds then (hwqueue.fold_changes(p_limit, null, '{}')).passed else 0 end;
   end if;
+  v_from := coalesce(p_from, (
+    select m.scheduled_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity');
   with due as materialized (
     select d.*
     -- each queue once: skip locked does not skip the session's own locks
     from (select distinct u.queue_id from unnest(p_queue_ids) u(queue_id)) q
     cross join lateral (
       select x.ctid as row_ctid, x.available_at, x.turn from hwqueue.scheduled x
-      where x.queue_id = q.queue_id and x.available_at <= p_now and x.available_at >= coalesce(p_from, (
-        select m.scheduled_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity')
+      where x.queue_id = q.queue_id and x.available_at >= v_from and x.available_at <= p_now
       order by x.available_at limit p_limit for update skip locked
     ) d
     order by d.available_at limit p_limit

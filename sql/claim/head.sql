@@ -47,6 +47,12 @@ begin
   if cardinality(p_queues) = 1 then
     select q.* into v_head from hwqueue.read_queue_head(p_queues[1], p_state.profile_id,
       p_state.classes_seen, p_state.classes_unseen, not p_state.on_fast_path) q;
+    if v_head.tier > 0 and v_head.first_is_best then  -- here: nobody pays for it in the first tier
+      perform 1 from hwqueue.ready r
+      where r.queue_id = v_head.queue_id and r.tier < v_head.tier
+      order by r.tier, r.rank, r.position limit 1;
+      v_head.first_is_best := not found;
+    end if;
     if v_head.is_blocked and cardinality(v_head.classes) = 1
       or p_state.met_blocked and p_qty = 1 and v_head.first_is_best and not v_head.takes_first then
       v_head := hwqueue.read_past_blocked(p_state, v_head, v_now);
@@ -267,11 +273,7 @@ as $$
            and (
              select r.position from hwqueue.ready r
              where r.queue_id = q.queue_id and r.tier = w.tier and r.rank < w.rank
-             order by r.rank, r.position limit 1) is null
-           and (w.tier = 0 or (  -- not by a row comparison: before Postgres 18 its scan would not stop
-             select r.position from hwqueue.ready r
-             where r.queue_id = q.queue_id and r.tier < w.tier
-             order by r.tier, r.rank, r.position limit 1) is null), false),
+             order by r.rank, r.position limit 1) is null, false),
          e.needs_no_check, e.checked, array[q.queue_id], q.retain_completed = '0', false, null::int, true,
          q.has_lanes
   from hwqueue.queue q
@@ -303,10 +305,10 @@ as $$
          k.most_memory_mib, k.tier, k.rank, k.position,
          least(coalesce(k.last, k.position - 1 + least(k.window_size,
              case when cardinality(k.classes) <= 64 then 40 end)), case
-             when lead(k.tier) over o = k.tier and lead(k.rank) over o = k.rank
+             when lead(k.tier) over o = 0 and lead(k.rank) over o = k.rank
            then lead(k.position) over o - 1 end),
          null::boolean, null::boolean,
-         bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues) and k.tier is not null,
+         bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues) and k.tier = 0,
          null::bigint[], array_agg(k.queue_id) over (),
          k.drops_completed, false, null::int, bool_and(k.is_known) over ()
            and count(*) over () = cardinality(p_queues) and lead(k.tier) over o is null,
@@ -315,21 +317,18 @@ as $$
     select l.queue_id, l.name, l.claim_timeout, l.window_size, l.classes, l.task_names, l.most_cpu_milli,
            l.most_memory_mib, l.drops_completed, l.has_lanes,
            f.tier, f.rank, f.position, l.last,
-           coalesce(l.first_is_best and l.takes_first and l.queue_id <> all (p_pinned)
-             or f.tier is null and (
-               select r.position from hwqueue.ready r
-               where r.queue_id = l.queue_id and r.tier = l.tier and r.rank < l.rank
-               order by r.rank, r.position limit 1) is null
-             and (l.tier = 0 or (
-               select r.position from hwqueue.ready r
-               where r.queue_id = l.queue_id and r.tier < l.tier
-               order by r.tier, r.rank, r.position limit 1) is null), false) as is_known
+           coalesce(l.tier = 0
+             and (l.first_is_best and l.takes_first and l.queue_id <> all (p_pinned)
+                  or f.tier is null and (
+                    select r.position from hwqueue.ready r
+                    where r.queue_id = l.queue_id and r.tier = 0 and r.rank < l.rank
+                    order by r.rank, r.position limit 1) is null), false) as is_known
     from unnest(p_queues) n(name)
     cross join lateral hwqueue.read_queue_head(n.name, p_profile_id, p_classes_seen, p_classes_unseen,
       false) l
     left join lateral (
       select r.tier, r.rank, r.position from hwqueue.ready r
-      where r.queue_id = l.queue_id and (r.tier, r.rank, r.position) >= (l.tier, l.rank, l.position)
+      where r.queue_id = l.queue_id and (r.tier, r.rank, r.position) >= (0, l.rank, l.position)
       order by r.tier, r.rank, r.position limit 1) f on true
   ) k
   window o as (order by k.tier, k.rank, k.position)
