@@ -245,8 +245,9 @@ $$;
 -- tier, rank, position: the queue's low-water mark, the first one if it has several. drops_completed: the
 -- queue keeps no completed leases. is_over: no other queue has an entry.
 -- first_is_best: all classes of the profile there score the same, it has judged all that exist, and no entry
--- is before the low-water mark. So the next lease is the first one of those classes from there on. Classes of
--- another server count as not judged, until reap has stamped them (reap_part): no claim pays for a bound.
+-- of its tier is before the low-water mark. So the next lease is the first one of those classes from there
+-- on, unless an earlier tier has one, for which claim_at_head looks. Classes of another server count as not
+-- judged, until reap has stamped them (reap_part): no claim pays for a bound.
 -- With p_has_devices that is so only where the profile may run one class there, devices or not.
 -- takes_first: none of them must be checked (must_be_checked), and they are 200 at most.
 -- last: where the scan for it ends, because it crosses dead tuples where the queue is head-of-line blocked;
