@@ -162,7 +162,7 @@ $$;
 
 -- Says what is kept of a failure in one line: "ValueError: no such film", "its run has stopped".
 create or replace function hwqueue.error_words(p_error jsonb) returns text
-language sql immutable parallel safe
+language sql stable parallel safe
 as $$
   select left(regexp_replace(coalesce(
     case when jsonb_typeof(p_error) = 'object' then nullif(concat_ws(': ', p_error ->> 'type',

@@ -12,7 +12,7 @@
 -- Reads one of a few words.
 create or replace function hwqueue.json_choice(p_value jsonb, p_field text, p_choices text[],
   p_code text default 'QHA01', p_hint text default 'give one of these words') returns text
-language sql immutable
+language sql stable
 as $$
   select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
     when jsonb_typeof(p_value) = 'string' and p_value #>> '{}' = any (p_choices) then p_value #>> '{}'
@@ -387,5 +387,5 @@ $$;
 
 -- Returns {key: value}, or {} for a value that is null.
 create or replace function hwqueue.present(p_key text, p_value jsonb) returns jsonb
-language sql immutable parallel safe
+language sql stable parallel safe
 as $$ select case when p_value is null then '{}' else jsonb_build_object(p_key, p_value) end $$;

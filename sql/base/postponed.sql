@@ -11,7 +11,7 @@
 -- Whether nine tenths of statement_timeout, or of transaction_timeout, are over: what takes long ends now, so
 -- that the rest of the call is committed.
 create or replace function hwqueue.is_time_up() returns boolean
-language sql stable
+language sql volatile
 as $$
   select coalesce(clock_timestamp() >= least(
     statement_timestamp() + 0.9 * nullif(current_setting('statement_timeout'), '0')::interval,
@@ -21,7 +21,7 @@ $$;
 
 -- What a call has done that begins. p_holds: it holds the cursor, so its notes are its own.
 create or replace function hwqueue.nothing_done(p_holds boolean) returns hwqueue.upkeep_done
-language sql immutable
+language sql stable
 as $$ select jsonb_populate_record(null::hwqueue.upkeep_done, jsonb_build_object('holds', p_holds,
   'more', false, 'expired', 0, 'promoted', 0, 'deadlines', 0, 'reaches', 0, 'leases', 0, 'classes', 0,
   'nodes', 0)) $$;

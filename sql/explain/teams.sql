@@ -45,7 +45,7 @@ $$;
 
 -- Says why upkeep could not book room at its last try, but for what is said of the room itself.
 create or replace function hwqueue.try_words(p_reason text) returns text
-language sql immutable parallel safe
+language sql stable parallel safe
 as $$
   select case when p_reason in ('busy', 'cache_miss') then 'other calls held what it needs'
     when p_reason = 'earlier_waits' then 'leases that come before it go first'
@@ -96,7 +96,7 @@ $$;
 
 -- Says that no level of together has: "no rack and no node has", "no rack, nor the fleet, has".
 create or replace function hwqueue.no_level_words(p_together text[]) returns text
-language sql immutable
+language sql stable
 as $$
   select case when p_together = '{}' then 'no nodes have'
     else 'no ' || array_to_string(array_remove(p_together, 'fleet'), ' and no ')

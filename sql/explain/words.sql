@@ -88,7 +88,7 @@ $$;
 
 -- Returns a count with its noun: "1 node", "3 nodes".
 create or replace function hwqueue.count_words(p_count bigint, p_one text, p_many text) returns text
-language sql immutable parallel safe
+language sql stable parallel safe
 as $$ select p_count || ' ' || case p_count when 1 then p_one else p_many end $$;
 
 -- Returns a span in its two largest units: "1.4 s", "3 min", "2 h 05 min", "4 d 3 h".

@@ -26,7 +26,7 @@ $$;
 -- Reads the effect of a taint.
 -- Raises: QHA01.
 create or replace function hwqueue.taint_effect(p_effect jsonb, p_field text) returns text
-language sql immutable
+language sql stable
 as $$
   select hwqueue.json_choice(p_effect, p_field, array['no_schedule', 'prefer_no_schedule', 'no_execute'],
     p_hint => 'no_execute also asks what runs there to stop')

@@ -321,11 +321,13 @@ $$;
 -- The low-water mark of a tier and rank; 0 when there is none.
 create or replace function hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint)
 returns bigint
-language sql immutable
+language plpgsql immutable  -- in SQL it would be parsed at each call, because it cannot be inlined
 as $$
-  select coalesce((
+begin
+  return coalesce((
     select m.position from unnest(p_marks.tiers, p_marks.ranks, p_marks.positions) m(tier, rank, position)
-    where m.tier = p_tier and m.rank = p_rank), 0)
+    where m.tier = p_tier and m.rank = p_rank), 0);
+end
 $$;
 
 -- Writes a new version of p_marks, in which the mark of one tier and rank moves from p_old to p_new if

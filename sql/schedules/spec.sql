@@ -125,7 +125,7 @@ $$;
 
 -- Whether nobody has planned a schedule up to now.
 create or replace function hwqueue.is_dry(p_schedule hwqueue.schedule, p_now timestamptz) returns boolean
-language sql immutable
+language sql stable
 as $$
   select p_schedule.paused_at is null and p_schedule.spec ? 'cron' and p_now >= greatest(
     p_schedule.times[cardinality(p_schedule.times)], p_schedule.cursor_at + interval '1 minute')

@@ -116,7 +116,7 @@ $$;
 
 -- What the class of a step's lease follows from, in its specification: steps that are equal in it share one.
 create or replace function hwqueue.class_part(p_step jsonb) returns jsonb
-language sql immutable parallel safe
+language sql stable parallel safe
 as $$
   select jsonb_build_array(p_step -> 'task', p_step -> 'queue', p_step -> 'affinity',
     p_step -> 'affinity_tags', p_step -> 'placement',

@@ -41,7 +41,7 @@ $$;
 
 -- Returns tags as a placement. One that is null asks nothing.
 create or replace function hwqueue.tags_placement(p_tags jsonb, p_field text) returns jsonb
-language sql immutable
+language sql stable
 as $$
   select case when hwqueue.without_nulls(coalesce(p_tags, '{}')) = '{}' then '{}'
     else jsonb_build_object('require', hwqueue.normalise_tags(hwqueue.without_nulls(p_tags), p_field)) end
@@ -107,7 +107,7 @@ $$;
 -- by an update of it.
 create or replace function hwqueue.version_placement(p_run hwqueue.run, p_update jsonb default null)
 returns jsonb
-language sql immutable
+language sql stable
 as $$
   select hwqueue.tags_placement(hwqueue.present('app_version', nullif(
     case when p_update ? 'app_version' then p_update else p_run.policy end -> 'app_version', 'null')),

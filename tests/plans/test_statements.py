@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from tests.calls import Row
+from tests.counted import counting
 from tests.flows import Flow, each, finish, step
 from tests.plans.backlog import batch
 from tests.plans.conftest import MARKS_STAY, NO_DUE_LOOKS
@@ -85,6 +86,24 @@ def test_statements(api: Api, kind: str, queues: int, expected: list[int], retai
     found.append(statements(api, lambda: api.rows("settle_and_claim", **call))[0])
     more = 0 if retain else 1
     assert found == [expected[0], expected[1] + more, expected[2] + more]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_claim_parses_a_function(api: Api, kind: str) -> None:
+    """As each call of a function in SQL does that is not inlined: some 40 us. Nor when marks move."""
+    node, [name] = at_work(api, kind, 1)
+    api.conn.execute(MARKS_STAY.replace("false", "true"))
+    with counting(api.conn) as calls:
+        for qty in (1, 8):
+            claims = api.claim(node, name, qty=qty)
+            api.rows("settle_and_claim", **node.who, **completed(*claims), settle=[], queues=[name])
+    assert calls["write_low_water"] > 0
+    parsed = api.conn.execute(
+        "select proname from pg_proc p join pg_language l on l.oid = p.prolang"
+        " where lanname = 'sql' and pronamespace = 'hwqueue'::regnamespace and proname = any (%s)",
+        [list(calls)],
+    ).fetchall()
+    assert parsed == []
 
 
 @pytest.mark.parametrize(("retain", "expected"), [(86400, 6), (0, 7)])
