@@ -586,7 +586,7 @@ CREATE FUNCTION hwqueue.add_counts(p_deltas jsonb, p_sign integer) RETURNS jsonb
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer DEFAULT 1) RETURNS bigint[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb) RETURNS TABLE(name text, item integer, created boolean)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -904,7 +904,7 @@ CREATE FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle 
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.amounts_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom DEFAULT NULL::hwqueue.headroom) RETURNS jsonb
-    LANGUAGE sql STABLE PARALLEL SAFE;
+    LANGUAGE plpgsql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.anchors_of(p_labels jsonb, p_rack bigint) RETURNS SETOF text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -1300,7 +1300,7 @@ CREATE FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) RETURNS double precision
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT exprs jsonb) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
@@ -1363,7 +1363,7 @@ CREATE FUNCTION hwqueue.book_room(p_node uuid, p_assignment jsonb, p_copies inte
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.booked_on(p_node uuid, p_leases uuid[]) RETURNS jsonb[]
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.broken_checkpoints() RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
     LANGUAGE sql;
@@ -1448,7 +1448,7 @@ CREATE FUNCTION hwqueue.broken_terms() RETURNS TABLE(rule text, subject text, de
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength integer) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql
@@ -1783,7 +1783,7 @@ CREATE FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid) RETURNS TABLE(r
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.claim_holders(p_leases uuid[]) RETURNS jsonb
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.claim_no(p_token bigint) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -1809,19 +1809,19 @@ CREATE FUNCTION hwqueue.claims_in_the_way(p_node_ids uuid[], p_now timestamp wit
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.claims_scan_start() RETURNS timestamp with time zone
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.claims_until(p_token bigint) RETURNS integer
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_taints jsonb) RETURNS double precision
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.class_anchors(p_required jsonb) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.class_changes(p_changes jsonb) RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.class_digest(p_content hwqueue.class_content) RETURNS bytea
     LANGUAGE sql STABLE;
@@ -1879,7 +1879,7 @@ CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.class_part(p_step jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.class_scan_start(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
     LANGUAGE plpgsql;
@@ -1903,7 +1903,7 @@ CREATE FUNCTION hwqueue.class_verdicts(p_classes hwqueue.placement_class[], p_no
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) RETURNS text
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'auto';
 
 CREATE FUNCTION hwqueue.clock() RETURNS timestamp with time zone
@@ -1945,7 +1945,7 @@ CREATE FUNCTION hwqueue.cordon_node(p_node uuid) RETURNS void
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.count_added_runs(p_map hwqueue.map, p_attempt integer, OUT open integer, OUT failed integer, OUT cancelled integer) RETURNS record
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.count_fit(p_fit hwqueue.class_fleet, p_snapshot hwqueue.fleet_snapshot) RETURNS SETOF hwqueue.class_match
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -1961,31 +1961,31 @@ CREATE FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[] DEFAULT NUL
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.count_members(p_gang hwqueue.gang, OUT waiting integer, OUT reserved integer, OUT running integer, OUT failed integer, OUT cancelled integer, OUT next_state text) RETURNS record
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.count_parents(p_run hwqueue.run, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p hwqueue.run_progress) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.count_patterns(p_exprs jsonb, OUT patterns integer, OUT chars integer) RETURNS record
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.count_steps(p_run hwqueue.run) RETURNS jsonb
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.count_tenant_work() RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.count_work(p_run uuid, p_opened integer, p_closed integer, p_failed integer, p_now timestamp with time zone, p_tenant text DEFAULT NULL::text) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.count_wrong_marks() RETURNS bigint
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.counted_terms(p_touched hwqueue.touched_term[]) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
@@ -2019,7 +2019,7 @@ CREATE FUNCTION hwqueue.current_generation(p_node uuid DEFAULT NULL::uuid) RETUR
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamp with time zone) RETURNS jsonb
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean, OUT during_execution boolean, OUT is_choice boolean) RETURNS record
     LANGUAGE plpgsql;
@@ -2028,7 +2028,7 @@ CREATE FUNCTION hwqueue.default_policy() RETURNS hwqueue.queue
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.default_values(p_kind text) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.defaults_digest(p_defaults jsonb) RETURNS bytea
     LANGUAGE sql STABLE;
@@ -2054,7 +2054,7 @@ CREATE FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_is_short bo
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.deliveries_from() RETURNS timestamp with time zone
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.demand_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE plpgsql STABLE
@@ -2119,7 +2119,7 @@ CREATE FUNCTION hwqueue.domain_words(p_domain text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.domains_needed(p_class hwqueue.placement_class) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.draft_class(p_content hwqueue.class_content, p_away_from uuid[]) RETURNS hwqueue.placement_class
     LANGUAGE plpgsql IMMUTABLE;
@@ -2169,13 +2169,13 @@ CREATE FUNCTION hwqueue.earmark_gang(p_gang hwqueue.gang, p_now timestamp with t
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.earmark_order(p_lease uuid, OUT tier smallint, OUT rank bigint) RETURNS record
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.earmark_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_own hwqueue.node_load, INOUT p_load hwqueue.node_load, OUT assignment jsonb, OUT fits boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.earmark_start(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS timestamp with time zone
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.edge_holds(p_wants text, p_state text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2244,10 +2244,10 @@ CREATE FUNCTION hwqueue.end_step(p_run uuid, p_step integer, p_verdict hwqueue.s
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang) RETURNS text
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.error_words(p_error jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.event_day(p_at timestamp with time zone) RETURNS bigint
     LANGUAGE sql STABLE;
@@ -2344,13 +2344,13 @@ CREATE FUNCTION hwqueue.expr_words(p_expr jsonb) RETURNS text
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.exprs_of(p_required jsonb, p_of_profile boolean) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.exprs_within(p_placement jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.exprs_words(p_exprs jsonb, p_between text) RETURNS text
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval) RETURNS timestamp with time zone
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2363,7 +2363,7 @@ CREATE FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend inte
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean DEFAULT true, p_retry_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS text
-    LANGUAGE sql SECURITY DEFINER
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET "TimeZone" TO 'UTC';
 
@@ -2374,7 +2374,7 @@ CREATE FUNCTION hwqueue.failure_reason(p_failure hwqueue.failure, p_class hwqueu
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) RETURNS text
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.fence_planner(p_round bigint, p_epoch bigint) RETURNS text
     LANGUAGE plpgsql;
@@ -2386,7 +2386,7 @@ CREATE FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.final_below() RETURNS bigint
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.find_adhoc(p_spec jsonb, p_now timestamp with time zone) RETURNS hwqueue.workflow
     LANGUAGE plpgsql;
@@ -2608,7 +2608,7 @@ CREATE FUNCTION hwqueue.fire_due(p_schedule uuid, p_now timestamp with time zone
     SET lock_timeout TO '100ms';
 
 CREATE FUNCTION hwqueue.fire_options(p_schedule hwqueue.schedule, p_at timestamp with time zone) RETURNS jsonb
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE
     SET "TimeZone" TO 'UTC';
 
 CREATE TABLE hwqueue.schedule_fire (
@@ -2647,10 +2647,10 @@ CREATE FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_or_mark boolean D
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.first_step_error(p_run hwqueue.run) RETURNS text
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) RETURNS record
-    LANGUAGE sql STABLE PARALLEL SAFE;
+    LANGUAGE plpgsql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.fit_at_head(p_node uuid, p_class_id bigint, p_limit integer, p_profile_id bigint DEFAULT NULL::bigint, p_queue_id integer DEFAULT NULL::integer, p_tasks text[] DEFAULT NULL::text[], OUT fitting integer, OUT assignment jsonb, OUT gpu_used integer[], OUT score double precision) RETURNS record
     LANGUAGE plpgsql;
@@ -2729,10 +2729,10 @@ CREATE FUNCTION hwqueue.full_nodes() RETURNS TABLE(node_id uuid, concurrency int
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.gang_asked(p_options jsonb, p_field text) RETURNS hwqueue.gang
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.gang_of_step(p_run uuid, p_step integer) RETURNS uuid
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.gang_place_words(p_place text) RETURNS text
     LANGUAGE sql IMMUTABLE;
@@ -2752,7 +2752,7 @@ CREATE FUNCTION hwqueue.gang_rooms(p_classes hwqueue.placement_class[], p_member
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.gang_roster(p_gang uuid) RETURNS jsonb
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.gang_states() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2762,7 +2762,7 @@ CREATE FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) RETURNS TABLE(
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.gang_wait_words(p_gang hwqueue.gang) RETURNS text
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.gang_ways(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_kinds integer, p_size integer, p_places jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE
@@ -2817,7 +2817,7 @@ CREATE FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text) RETURNS void
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.has_bound_enough() RETURNS boolean
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.has_ended(p_xid xid8) RETURNS boolean
     LANGUAGE sql STABLE;
@@ -2829,7 +2829,7 @@ CREATE FUNCTION hwqueue.has_fleet_changed(p_unseen xid8[], p_next_xid xid8) RETU
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.has_login(p_login text) RETURNS boolean
     LANGUAGE plpgsql STABLE;
@@ -2841,10 +2841,10 @@ CREATE FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.has_places(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_left_out text[]) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.has_published_terms(p_terms jsonb) RETURNS boolean
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.has_stale_policy(p_class hwqueue.placement_class) RETURNS boolean
     LANGUAGE plpgsql STABLE;
@@ -2872,7 +2872,7 @@ CREATE FUNCTION hwqueue.histogram_of(p_seconds double precision[]) RETURNS bigin
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.histogram_quantile(p_counts bigint[], p_part double precision) RETURNS double precision
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.hmac_sha256(p_key bytea, p_message bytea) RETURNS bytea
     LANGUAGE plpgsql IMMUTABLE;
@@ -2887,7 +2887,7 @@ CREATE FUNCTION hwqueue.hold_node(p_node uuid) RETURNS hwqueue.node
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.hold_outcomes(p_leases uuid[]) RETURNS uuid[]
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.hold_state(p_lease uuid) RETURNS text
     LANGUAGE plpgsql;
@@ -2902,7 +2902,7 @@ CREATE FUNCTION hwqueue.hold_updatable(p_run hwqueue.run, p_named integer[]) RET
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone) RETURNS jsonb
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.idle_load(p_node hwqueue.node) RETURNS hwqueue.node_load
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2971,16 +2971,16 @@ CREATE FUNCTION hwqueue.is_awaited(p_run hwqueue.run) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.is_binding(p_value jsonb) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_fleet, p_open bit varying) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) RETURNS boolean
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.is_dry(p_schedule hwqueue.schedule, p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_everywhere(p_lease uuid, p_team uuid) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2995,7 +2995,7 @@ CREATE FUNCTION hwqueue.is_label_text(p_value jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_left_behind(p_claim hwqueue.claim) RETURNS boolean
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE PARALLEL SAFE;
@@ -3010,22 +3010,22 @@ CREATE FUNCTION hwqueue.is_own(p_login text) RETURNS boolean
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_own_lease(p_lease uuid, p_tenants text[]) RETURNS boolean
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.is_own_service(p_service uuid) RETURNS boolean
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_put_off(p_part text, p_item uuid, p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.is_still_attested_for(p_class_id bigint, p_node hwqueue.node, p_attested text[]) RETURNS boolean
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.is_this_life(p_started timestamp with time zone, p_recovered pg_lsn, p_path text) RETURNS boolean
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.is_time_up() RETURNS boolean
-    LANGUAGE sql STABLE;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.is_unlocked(p_xmax xid) RETURNS boolean
     LANGUAGE plpgsql;
@@ -3043,7 +3043,7 @@ CREATE FUNCTION hwqueue.isolation_conflicts(p_class hwqueue.placement_class, p_c
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_task text, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, p_gang uuid, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[], OUT stopped integer) RETURNS record
     LANGUAGE plpgsql;
@@ -3052,7 +3052,7 @@ CREATE FUNCTION hwqueue.item_results(p_run hwqueue.run, p_step integer, p_after 
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.items_begun(p_run uuid, p_step integer) RETURNS integer
-    LANGUAGE sql STABLE STRICT;
+    LANGUAGE plpgsql STABLE STRICT;
 
 CREATE FUNCTION hwqueue.items_ended(p_leases uuid[], p_state text, p_is_short boolean) RETURNS void
     LANGUAGE plpgsql;
@@ -3064,7 +3064,7 @@ CREATE FUNCTION hwqueue.json_boolean(p_value jsonb, p_field text, p_code text DE
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.json_choice(p_value jsonb, p_field text, p_choices text[], p_code text DEFAULT 'QHA01'::text, p_hint text DEFAULT 'give one of these words'::text) RETURNS text
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.json_domain(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS text
     LANGUAGE sql IMMUTABLE;
@@ -3094,7 +3094,7 @@ CREATE FUNCTION hwqueue.json_text(p_value jsonb, p_field text, p_max_length inte
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.json_texts(p_value jsonb, p_field text, p_most integer, p_max_length integer, p_code text) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.json_time(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
@@ -3103,7 +3103,7 @@ CREATE FUNCTION hwqueue.json_uuid(p_value jsonb, p_field text, p_code text DEFAU
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.json_uuids(p_list jsonb, p_field text) RETURNS uuid[]
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.judge_budget() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3121,7 +3121,7 @@ CREATE FUNCTION hwqueue.judge_next(p_profile hwqueue.profile, p_node hwqueue.nod
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.kept_level(p_outer jsonb, p_inner jsonb, p_mode text) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[]) RETURNS TABLE(ordinal integer, tenant text, idempotency_key text, lease_id uuid, content bytea, held_until timestamp with time zone)
     LANGUAGE sql STABLE;
@@ -3136,7 +3136,7 @@ CREATE FUNCTION hwqueue.known_keys(p_kind text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.known_lacks(p_class_id bigint) RETURNS text[]
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.label_holds(p_op text, p_value jsonb, p_values jsonb) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
@@ -3145,16 +3145,16 @@ CREATE FUNCTION hwqueue.label_number(p_value jsonb) RETURNS numeric
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.label_words(p_expr jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.labels_among(p_labels jsonb, p_keys text[]) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.labels_read(p_labels jsonb, p_keys text[]) RETURNS jsonb
     LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.lane_id(p_rule hwqueue.limit_rule, p_tenant text, p_key text) RETURNS bigint
     LANGUAGE sql STABLE;
@@ -3187,13 +3187,13 @@ CREATE FUNCTION hwqueue.lane_most(p_rule hwqueue.limit_rule, p_lane hwqueue.lane
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.lane_used(p_lane hwqueue.lane) RETURNS bigint
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.last_drawn_position() RETURNS bigint
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_rank bigint) RETURNS uuid[]
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval DEFAULT '00:00:10'::interval) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3238,7 +3238,7 @@ COMMENT ON COLUMN hwqueue.outcome.is_step IS 'true: it is kept until its run goe
 COMMENT ON COLUMN hwqueue.outcome.assignment IS 'what was allocated for the last claim; null when nothing was counted for it';
 
 CREATE FUNCTION hwqueue.lease_end(p_lease uuid) RETURNS hwqueue.outcome
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.lease_ended(p_leases uuid[], p_state text, p_error jsonb, p_message text, p_detail jsonb DEFAULT NULL::jsonb, p_claim hwqueue.claim DEFAULT NULL::hwqueue.claim, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone, p_follows boolean DEFAULT false) RETURNS void
     LANGUAGE plpgsql;
@@ -3270,7 +3270,7 @@ CREATE FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p_weight
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.lease_state(p_lease uuid) RETURNS text
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.lease_story(p_lease hwqueue.lease, p_claim hwqueue.claim, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, OUT headline text, OUT code text, OUT waits_until timestamp with time zone) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -3282,7 +3282,7 @@ CREATE FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail js
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.leave_lanes(p_leases uuid[]) RETURNS void
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.left_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[], p_without uuid[]) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
@@ -3381,7 +3381,7 @@ CREATE FUNCTION hwqueue.list_webhooks() RETURNS TABLE(name text, url text, codes
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.list_words(p_values jsonb, p_or text DEFAULT 'or'::text) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.list_workflow_runs(p_filter jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 50, p_before uuid DEFAULT NULL::uuid) RETURNS TABLE(run_id uuid, workflow text, version integer, state text, reason text, tenant text, labels jsonb, attempt integer, submitted_at timestamp with time zone, finished_at timestamp with time zone, parent_run_id uuid, root_run_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3415,7 +3415,7 @@ CREATE FUNCTION hwqueue.lock_at_head(p_head hwqueue.queue_head, p_limit integer,
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_claims(p_node uuid) RETURNS uuid[]
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_class_heads(p_classes bigint[], p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone) RETURNS tid[]
     LANGUAGE plpgsql;
@@ -3436,7 +3436,7 @@ CREATE FUNCTION hwqueue.lock_run(p_run uuid) RETURNS hwqueue.run
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.login_hint(p_login text) RETURNS text
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.look_at_choice(p_choice uuid) RETURNS boolean
     LANGUAGE plpgsql;
@@ -3519,7 +3519,7 @@ COMMENT ON COLUMN hwqueue.low_water.blocked_to_version IS 'of a queue (class_id 
 COMMENT ON COLUMN hwqueue.low_water.is_single IS 'there is one mark; tier, rank, position: the first one';
 
 CREATE FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) RETURNS bigint
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) RETURNS integer
     LANGUAGE sql IMMUTABLE;
@@ -3567,7 +3567,7 @@ CREATE FUNCTION hwqueue.members_needed(p_gang hwqueue.gang, p_waiting integer) R
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.mentions_label(p_class hwqueue.placement_class, p_keys text[]) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.merge_levels(p_outer jsonb, p_inner jsonb, p_mode text, p_field text) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
@@ -3599,7 +3599,7 @@ CREATE FUNCTION hwqueue.move_times_back(p_limit integer, p_was timestamp with ti
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affinity double precision) RETURNS boolean
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.my_tenants() RETURNS text[]
     LANGUAGE sql STABLE PARALLEL SAFE;
@@ -3650,7 +3650,7 @@ CREATE FUNCTION hwqueue.newest_loads() RETURNS SETOF hwqueue.node_load
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now timestamp with time zone) RETURNS timestamp with time zone
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.next_classes(p_from hwqueue.judging_progress, p_anchors text[], p_pinned boolean, p_limit integer, OUT batch bigint[], OUT judged hwqueue.judging_progress, OUT more boolean) RETURNS record
     LANGUAGE plpgsql
@@ -3699,22 +3699,22 @@ COMMENT ON COLUMN hwqueue.installation.event_base_xid IS 'the transaction that r
 COMMENT ON COLUMN hwqueue.installation.recovered_to IS 'up to where the server had recovered when generation was written; null: it had no need to';
 
 CREATE FUNCTION hwqueue.next_generation(p_row hwqueue.installation, p_timeline integer, p_system bigint) RETURNS bigint
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.next_time(p_schedule hwqueue.schedule, p_after timestamp with time zone) RETURNS timestamp with time zone
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.next_token(p_generation bigint, p_claims integer) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.no_level_words(p_together text[]) RETURNS text
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.no_open_xid_below(p_xid xid8) RETURNS boolean
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer DEFAULT 500) RETURNS TABLE(lease_id uuid, queue text, task_name text, tenant text, service_id uuid, claim_token bigint, attempt smallint, claimed_at timestamp with time zone, expires_at timestamp with time zone, stop_reason text, stop_by timestamp with time zone, assignment jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3730,13 +3730,13 @@ CREATE FUNCTION hwqueue.node_numbers() RETURNS TABLE(number integer, node_id uui
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.node_place(p_node hwqueue.node, p_what text) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.node_places(p_together text[], p_same text[]) RETURNS TABLE(place_no bigint, level bigint, domain text, value text, alike text, place text, node_ids uuid[])
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.node_suits(p_class_id bigint, p_node hwqueue.node, p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.node_taints(p_node hwqueue.node) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3749,7 +3749,7 @@ CREATE FUNCTION hwqueue.node_usage(p_state text DEFAULT NULL::text, p_limit inte
     SET plan_cache_mode TO 'force_custom_plan';
 
 CREATE FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node, p_with_earmarks boolean DEFAULT true) RETURNS hwqueue.node_load
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.node_wake_payload(p_node uuid) RETURNS text
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -3786,7 +3786,7 @@ CREATE FUNCTION hwqueue.normalise_placement(p_placement jsonb, p_field text DEFA
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.normalise_preferences(p_prefer jsonb, p_field text) RETURNS jsonb
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.normalise_resources(p_resources jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
@@ -3858,7 +3858,7 @@ CREATE FUNCTION hwqueue.note_server(p_timeline integer) RETURNS bigint
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.nothing_done(p_holds boolean) RETURNS hwqueue.upkeep_done
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.notify_ended(p_leases uuid[]) RETURNS void
     LANGUAGE plpgsql;
@@ -3870,10 +3870,10 @@ CREATE FUNCTION hwqueue.oldest_open_settlement() RETURNS xid8
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.oldest_snapshot_holder(p_relation regclass) RETURNS xid8
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook) RETURNS timestamp with time zone
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.open_queues(p_request hwqueue.claim_request, p_head hwqueue.queue_head) RETURNS hwqueue.claim_request
     LANGUAGE plpgsql STABLE;
@@ -3941,7 +3941,7 @@ CREATE FUNCTION hwqueue.parts_due(p_kind text, p_parts text[], p_limit integer, 
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) RETURNS integer[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.pass_on(p_ctids tid[], p_times timestamp with time zone[], p_now timestamp with time zone, p_folds boolean) RETURNS void
     LANGUAGE plpgsql;
@@ -3990,7 +3990,7 @@ CREATE FUNCTION hwqueue.place_verdict(p_reason text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.place_words(p_domain text, p_place text) RETURNS text
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.placement_class_stats(p_queue text DEFAULT NULL::text, p_after bigint DEFAULT 0, p_limit integer DEFAULT 100) RETURNS TABLE(class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, labels jsonb, placement jsonb, anchors text[], patience interval, pending bigint, oldest_at timestamp with time zone, running bigint, profiles bigint, reach double precision, created_at timestamp with time zone, retired_at timestamp with time zone)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -4004,7 +4004,7 @@ CREATE FUNCTION hwqueue.placement_cost(p_placement jsonb) RETURNS integer
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) RETURNS record
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[]) RETURNS TABLE(level bigint, domain text, value text, alike text, place text, node_ids uuid[], fits boolean, class_nos integer[], room bigint, room_now bigint, members integer, emptied integer, kinds bigint)
     LANGUAGE sql STABLE;
@@ -4050,13 +4050,13 @@ CREATE FUNCTION hwqueue.postpone(p_part text, p_item uuid, p_state text, p_messa
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.postponed_words(p_item uuid) RETURNS text
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.prefer_own_node(p_lease uuid, p_node uuid) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.present(p_key text, p_value jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb DEFAULT '{}'::jsonb) RETURNS TABLE(step_no integer, step text, state text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4072,7 +4072,7 @@ CREATE FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint) RETURNS bigint[]
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.progress_of(p_lease uuid, p_token bigint) RETURNS jsonb
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_folds boolean, p_now timestamp with time zone, p_from timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
@@ -4189,10 +4189,10 @@ CREATE FUNCTION hwqueue.queue_depth(p_queue text DEFAULT NULL::text) RETURNS TAB
     SET enable_seqscan TO 'on';
 
 CREATE FUNCTION hwqueue.queue_name(p_queue_id integer) RETURNS text
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) RETURNS jsonb
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE
     SET extra_float_digits TO '1';
 
 CREATE FUNCTION hwqueue.queue_scan_starts(p_queue_ids integer[], p_class_count integer) RETURNS hwqueue.scan_starts
@@ -4380,7 +4380,7 @@ CREATE FUNCTION hwqueue.refuse_field(p_code text, p_field text, p_words text, p_
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.refuse_foreign(p_what text, p_field text, p_hint text, p_index integer DEFAULT NULL::integer) RETURNS void
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_lanes(p_lanes hwqueue.lane_ref[], p_what text) RETURNS hwqueue.lane_ref[]
     LANGUAGE plpgsql;
@@ -4429,7 +4429,7 @@ CREATE FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb) RETURNS bigint
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval DEFAULT '00:00:00'::interval) RETURNS text
-    LANGUAGE sql SECURITY DEFINER
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
@@ -4565,7 +4565,7 @@ CREATE FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_whole 
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.resource_words(p_resources jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.results_of(p_run hwqueue.run, p_steps integer[]) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
@@ -4675,7 +4675,7 @@ CREATE FUNCTION hwqueue.running_leases(p_limit integer DEFAULT 100) RETURNS TABL
     SET enable_mergejoin TO 'off';
 
 CREATE FUNCTION hwqueue.runs_on_cordoned(p_lease uuid) RETURNS boolean
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb DEFAULT 'null'::jsonb, p_extend interval DEFAULT NULL::interval) RETURNS timestamp with time zone
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4715,7 +4715,7 @@ CREATE FUNCTION hwqueue.schema_version() RETURNS TABLE(revision text, bundle_sha
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.scope_exprs(p_nodes jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now timestamp with time zone) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -4724,14 +4724,14 @@ CREATE FUNCTION hwqueue.seen_gang(p_gang hwqueue.gang) RETURNS hwqueue.gang
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class) RETURNS text[]
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.selected_classes(p_spec jsonb) RETURNS bigint[]
     LANGUAGE plpgsql STABLE
     SET enable_bitmapscan TO 'on';
 
 CREATE FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.served_names(p_now timestamp with time zone, OUT queues text[], OUT tasks text[], OUT any_queue boolean, OUT any_task boolean, OUT declared text[]) RETURNS record
     LANGUAGE sql STABLE;
@@ -4747,14 +4747,14 @@ CREATE FUNCTION hwqueue.service_policy(p_service uuid) RETURNS jsonb
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.service_tenant(p_service uuid) RETURNS text
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.set_event_retention(p_days integer) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.set_has_lanes(p_queues integer[]) RETURNS void
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.set_limit(p_name text, p_changes jsonb) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4829,7 +4829,7 @@ CREATE FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement js
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.shared_level(p_settings jsonb, p_level jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb DEFAULT NULL::jsonb, p_cpu_isolation text DEFAULT NULL::text) RETURNS integer
     LANGUAGE sql STABLE PARALLEL SAFE;
@@ -4864,7 +4864,7 @@ CREATE FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload j
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.similar_words(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone) RETURNS text
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb DEFAULT NULL::jsonb, p_reason text DEFAULT NULL::text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4880,7 +4880,7 @@ CREATE FUNCTION hwqueue.slot_lanes(p_lanes hwqueue.lane_ref[]) RETURNS bigint[]
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.span_words(p_span interval) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb) RETURNS bigint
     LANGUAGE plpgsql;
@@ -4951,7 +4951,7 @@ CREATE FUNCTION hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.placement_
     SET enable_sort TO 'on';
 
 CREATE FUNCTION hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[] DEFAULT '{}'::text[]) RETURNS boolean
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
@@ -4960,7 +4960,7 @@ CREATE FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_facts js
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.spread_words(p_spread jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
@@ -4995,7 +4995,7 @@ CREATE FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer DE
     SET enable_seqscan TO 'off';
 
 CREATE FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with time zone[], p_now timestamp with time zone) RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text DEFAULT 'keep'::text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5073,12 +5073,12 @@ CREATE FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean,
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_signal text DEFAULT NULL::text, p_name text DEFAULT NULL::text, p_near text DEFAULT NULL::text) RETURNS text
-    LANGUAGE sql SECURITY DEFINER
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET "TimeZone" TO 'UTC';
 
 CREATE FUNCTION hwqueue.suspended_words(p_node hwqueue.node, p_domain text) RETURNS text
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE TABLE hwqueue.checkpoint (
     lease_id uuid NOT NULL,
@@ -5108,7 +5108,7 @@ COMMENT ON COLUMN hwqueue.checkpoint.waits_until IS 'of a wait: when it ends at 
 COMMENT ON COLUMN hwqueue.checkpoint.number IS 'from 1 in each lease, in the order in which names were saved first';
 
 CREATE FUNCTION hwqueue.suspension_of(p_lease hwqueue.lease) RETURNS hwqueue.checkpoint
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.sweep_arrivals(p_limit integer, p_from timestamp with time zone, OUT folded integer, OUT released integer, OUT more boolean) RETURNS record
     LANGUAGE plpgsql;
@@ -5134,10 +5134,10 @@ CREATE FUNCTION hwqueue.tag_distribution(p_label text DEFAULT NULL::text, p_limi
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.tags_placement(p_tags jsonb, p_field text) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.taint_effect(p_effect jsonb, p_field text) RETURNS text
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5147,7 +5147,7 @@ CREATE FUNCTION hwqueue.taint_text(p_taint jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.take_arrivals(p_run uuid, p_step integer, p_kind text, OUT arrivals integer, OUT reason text) RETURNS record
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid, p_takes boolean DEFAULT true) RETURNS boolean
     LANGUAGE plpgsql;
@@ -5225,16 +5225,16 @@ CREATE FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid) RETURNS bi
     SET enable_bitmapscan TO 'on';
 
 CREATE FUNCTION hwqueue.team_words(p_lease uuid, p_team uuid, p_now timestamp with time zone) RETURNS text
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.tenant_tier(p_tenant text) RETURNS smallint
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.term_domain(p_spec jsonb) RETURNS text
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_now timestamp with time zone, p_own jsonb DEFAULT NULL::jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
@@ -5263,7 +5263,7 @@ CREATE FUNCTION hwqueue.text_bytes(p_value jsonb, p_limit integer) RETURNS integ
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.this_generation() RETURNS bigint
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.throttle_limit(p_name text, p_key text DEFAULT NULL::text, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_retry_after interval DEFAULT NULL::interval, p_tenant text DEFAULT ''::text, p_lease uuid DEFAULT NULL::uuid) RETURNS timestamp with time zone
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5274,7 +5274,7 @@ CREATE FUNCTION hwqueue.throughput(p_queue text DEFAULT NULL::text, p_minutes in
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_age integer DEFAULT 2147483647) RETURNS timestamp with time zone
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.told_ways(p_gang hwqueue.gang, p_members integer, p_stop_at jsonb, p_stops uuid[], p_wait_at jsonb, p_until timestamp with time zone, p_wait_nodes uuid[], p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
@@ -5292,7 +5292,7 @@ CREATE FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease u
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.traced_parents(p_run hwqueue.run, p_step integer) RETURNS jsonb
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.trigger_schedule(p_name text, p_params jsonb DEFAULT NULL::jsonb) RETURNS TABLE(fire_at timestamp with time zone, outcome text, lease_id uuid, run_id uuid, error text)
     LANGUAGE sql SECURITY DEFINER
@@ -5308,20 +5308,20 @@ CREATE FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwque
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone) RETURNS void
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.try_words(p_reason text) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.type_words(p_expr jsonb, p_value jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.uncordon_node(p_node uuid) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.undated_taints(p_taints jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.unique_key(p_options jsonb) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
@@ -5336,7 +5336,7 @@ CREATE FUNCTION hwqueue.unserved_part(p_queues text[], p_tasks text[], p_queue t
     LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.unserved_words(p_queue text, p_task text, p_queues text[], p_tasks text[], p_any_queue boolean, p_tells_nearest boolean) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text DEFAULT NULL::text) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5346,7 +5346,7 @@ CREATE FUNCTION hwqueue.untaken_masks(p_class_ids bigint[], p_none bit varying, 
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.untolerated(p_taints jsonb, p_tolerate jsonb, p_effects text[]) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.updatable_steps(p_run hwqueue.run, p_of integer[], p_named integer[]) RETURNS integer[]
     LANGUAGE plpgsql;
@@ -5394,10 +5394,10 @@ CREATE FUNCTION hwqueue.upkeep_budget() RETURNS interval
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.use_of_devices(p_node hwqueue.node, p_used integer[]) RETURNS integer[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.uses_parts_twice(p_node hwqueue.node, p_load hwqueue.node_load) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.valid_next_xid(p_mark xid8) RETURNS xid8
     LANGUAGE sql STABLE;
@@ -5413,10 +5413,10 @@ CREATE FUNCTION hwqueue.version_in_range(p_version text, p_range text, p_kind te
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.version_placement(p_run hwqueue.run, p_update jsonb DEFAULT NULL::jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.visible_now(OUT unseen xid8[], OUT next_xid xid8) RETURNS record
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.wait_between(p_patience interval, p_here double precision, p_best double precision, p_worst double precision) RETURNS interval
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -5430,7 +5430,7 @@ CREATE FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueu
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.waits_for_start(p_class hwqueue.placement_class) RETURNS boolean
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.wake_classes_of_entries(p_classes bigint[]) RETURNS void
     LANGUAGE plpgsql;
@@ -5464,10 +5464,10 @@ CREATE FUNCTION hwqueue.ways_in_time(p_gang hwqueue.gang, p_rooms hwqueue.gang_r
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.webhook_body(p_code text, p_at timestamp with time zone, p_data jsonb) RETURNS text
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_near jsonb, p_pending bigint) RETURNS jsonb
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.what_if(p_nodes jsonb) RETURNS TABLE(class_id bigint, queue text, words text, pending bigint, oldest_at timestamp with time zone, fits_at_once bigint, is_served_already boolean)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5495,16 +5495,16 @@ CREATE FUNCTION hwqueue.with_defaults(p_options jsonb, p_defaults jsonb) RETURNS
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.without_nulls(p_object jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.worth_gain(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom, p_worth double precision[]) RETURNS double precision
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_facts jsonb) RETURNS boolean
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.write_attestations(p_node uuid, p_attestations jsonb) RETURNS void
     LANGUAGE plpgsql;
@@ -5516,7 +5516,7 @@ CREATE FUNCTION hwqueue.write_everywhere(p_row hwqueue.everywhere) RETURNS boole
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_first_low_water(p_queue_id integer, p_class_id bigint, p_version bigint) RETURNS void
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_load(p_load hwqueue.node_load) RETURNS void
     LANGUAGE plpgsql;

@@ -98,11 +98,11 @@ $$;
 create or replace function hwqueue.suspend_lease(p_lease uuid, p_token bigint,
   p_until timestamptz default null, p_signal text default null, p_name text default null,
   p_near text default null) returns text
-language sql volatile security definer set search_path = pg_catalog, pg_temp set timezone = 'UTC'
-as $$
-  select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'suspend',
-    'signal', p_signal, 'name', p_name, 'near', p_near, 'available_at', p_until))
-$$;
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set timezone = 'UTC'
+as $$ begin return
+  hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'suspend',
+    'signal', p_signal, 'name', p_name, 'near', p_near, 'available_at', p_until));
+end $$;
 
 -- Sends an open lease a signal. It is kept until a wait of the lease's handler takes it. A lease that is
 -- suspended until this signal becomes pending at once. p_payload has the size that the queue allows for

@@ -248,11 +248,11 @@ $$;
 -- Locks and raises as complete_lease; also the lease row, if it goes back. Not idempotent.
 create or replace function hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb,
   p_retry boolean default true, p_retry_at timestamptz default null) returns text
-language sql volatile security definer set search_path = pg_catalog, pg_temp set timezone = 'UTC'
-as $$
-  select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'fail', 'error', p_error,
-    'retry', p_retry, 'retry_at', p_retry_at))
-$$;
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set timezone = 'UTC'
+as $$ begin return
+  hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'fail', 'error', p_error,
+    'retry', p_retry, 'retry_at', p_retry_at));
+end $$;
 
 -- Ends a claim unfinished, for workers that stop and for work that has to wait: the lease may run again
 -- after p_delay (at most 3650 days), and no attempt is used up. A lease with a deadline that nobody has
@@ -261,11 +261,11 @@ $$;
 -- Locks and raises as fail_lease. Not idempotent.
 create or replace function hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval default '0')
 returns text
-language sql volatile security definer set search_path = pg_catalog, pg_temp
-as $$
-  select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'release', 'delay', case
-    when isfinite(p_delay) then to_jsonb(extract(epoch from p_delay)) else to_jsonb(p_delay::text) end))
-$$;
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$ begin return
+  hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'release', 'delay', case
+    when isfinite(p_delay) then to_jsonb(extract(epoch from p_delay)) else to_jsonb(p_delay::text) end));
+end $$;
 
 -- Moves the end of a claim to p_extend from now, and returns the new end. p_extend is from one second to
 -- 30 days. A cancelled claim is extended to its claim timeout from now at most.

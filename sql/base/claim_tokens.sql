@@ -22,8 +22,8 @@
 create or replace function hwqueue.next_generation(p_row hwqueue.installation, p_timeline int,
   p_system bigint)
 returns bigint
-language sql volatile
-as $$
+language plpgsql volatile
+as $$ begin return (
   select case when (p_row.timeline, p_row.system_identifier) = (p_timeline, p_system)
       and hwqueue.is_this_life(p_row.server_started_at, p_row.recovered_to, p_row.storage_path)
     then p_row.generation
@@ -34,7 +34,7 @@ as $$
   from (select extract(epoch from greatest(pg_postmaster_start_time(), case when pg_last_wal_replay_lsn()
           is not null then pg_stat_get_bgwriter_stat_reset_time() end)) as seconds) t,
     greatest((p_row.generation >> 40) + 1, floor(t.seconds / 600)::bigint) g (generation)
-$$;
+); end $$;
 
 -- Whether this is the life of the server of which a row says when it was started, up to where it recovered
 -- (null: it had no need to; a killed backend makes it recover without a start), and the file of the table
@@ -64,14 +64,14 @@ $$;
 
 -- The generation of this life of the server, not noted.
 create or replace function hwqueue.this_generation() returns bigint
-language sql volatile
-as $$
+language plpgsql volatile
+as $$ begin return (
   select case
     when hwqueue.is_this_life(s.server_started_at, s.recovered_to, s.storage_path) then s.generation
     else hwqueue.next_generation(s, hwqueue.server_timeline(),
       (select c.system_identifier from pg_control_system() c)) end
   from hwqueue.installation s
-$$;
+); end $$;
 
 -- The timeline that the server writes now.
 create or replace function hwqueue.server_timeline() returns int

@@ -8,13 +8,13 @@
 -- Returns the id below which no event can appear any more. A transaction that was open when the base was
 -- raised (note_server) may still write ids that follow the former one.
 create or replace function hwqueue.final_below() returns bigint
-language sql volatile
-as $$
+language plpgsql volatile
+as $$ begin return (
   select case when x.oldest <= s.event_base_xid then s.former_event_base else s.event_base end
     + (x.oldest::text::bigint << 20)
   from hwqueue.installation s
   cross join pg_snapshot_xmin(pg_current_snapshot()) x(oldest)
-$$;
+); end $$;
 
 -- Returns events of one code (null: any), in ascending order after p_after, or in descending order if
 -- p_after is null.

@@ -22,15 +22,15 @@ $$;
 
 -- Reads a list of uuids and returns them sorted and distinct. Absent or null is the empty list.
 create or replace function hwqueue.json_uuids(p_list jsonb, p_field text) returns uuid[]
-language sql immutable
-as $$
-  select array(
+language plpgsql immutable
+as $$ begin return
+  array(
     select distinct coalesce(hwqueue.json_uuid(e.value, f.field),
       hwqueue.refuse_value(e.value, f.field, 'a uuid', 'give a list of ids', 'QHA01')::uuid)
     from jsonb_array_elements(hwqueue.json_list(p_list, p_field, 1000, 'an array of at most 1000 uuids',
       'give a list of ids')) with ordinality e
-    cross join lateral (select format('%s[%s]', p_field, e.ordinality - 1) as field) f order by 1)
-$$;
+    cross join lateral (select format('%s[%s]', p_field, e.ordinality - 1) as field) f order by 1);
+end $$;
 
 -- Reads an interval that is present: seconds, or interval text without months. Returns seconds alone.
 -- json_interval calls it only for present values, so an absent one costs no call.

@@ -139,11 +139,11 @@ $$;
 
 -- The keys of a kind that have a default, with it.
 create or replace function hwqueue.default_values(p_kind text) returns jsonb
-language sql immutable parallel safe
-as $$
+language plpgsql immutable parallel safe
+as $$ begin return (
   select jsonb_object_agg(k.key, k.value -> 3) from jsonb_each(hwqueue.known_keys(p_kind)) k
   where k.value -> 3 <> 'null'
-$$;
+); end $$;
 
 -- Returns an object of a kind in normal form, without nulls. p_now: what a span from now counts from.
 -- Raises: p_code for what is no object, for an unknown key and for a bad value, naming the field; QHA01 for
@@ -231,8 +231,8 @@ $$;
 -- Reads a list of texts; it is returned sorted and distinct.
 create or replace function hwqueue.json_texts(p_value jsonb, p_field text, p_most int, p_max_length int,
   p_code text) returns jsonb
-language sql immutable
-as $$
+language plpgsql immutable
+as $$ begin return (
   select hwqueue.normal_set(coalesce(jsonb_agg(to_jsonb(coalesce(
     hwqueue.json_text(t.value, f.field, p_max_length, p_code),
     hwqueue.refuse_value(t.value, f.field, 'text', 'leave out what is null', p_code)))), '[]'))
@@ -240,7 +240,7 @@ as $$
     format('a list of at most %s texts', p_most), 'for example ["one", "another"]', p_code))
     with ordinality t
   cross join lateral (select format('%s[%s]', p_field, t.ordinality - 1) as field) f
-$$;
+); end $$;
 
 -- Returns a retry policy in normal form: {kind, base, factor, max, jitter}, spans in seconds. Null for an
 -- absent one. Spawns have it, so it is one expression without the table.
@@ -302,7 +302,7 @@ $$;
 
 -- Returns an object without the keys that are null.
 create or replace function hwqueue.without_nulls(p_object jsonb) returns jsonb
-language sql immutable parallel safe
-as $$
+language plpgsql immutable parallel safe
+as $$ begin return (
   select coalesce(jsonb_object_agg(e.key, e.value), '{}') from jsonb_each(p_object) e where e.value <> 'null'
-$$;
+); end $$;

@@ -65,13 +65,13 @@ $$;
 -- Whether an item that was cut short is not to be tried yet. A next try in a far future does not count: the
 -- clock was set back.
 create or replace function hwqueue.is_put_off(p_part text, p_item uuid, p_now timestamptz) returns boolean
-language sql stable
-as $$
-  select exists (
+language plpgsql stable
+as $$ begin return
+  exists (
     select from hwqueue.postponed d
     where d.part = p_part and d.item = p_item and d.next_try_at > p_now
-      and d.next_try_at <= p_now + interval '15 seconds')
-$$;
+      and d.next_try_at <= p_now + interval '15 seconds');
+end $$;
 
 -- Returns those of some parts that are to run now: those that were cut short last. most: of p_limit, halved
 -- each time that the part was cut short. A far future counts as in is_put_off.
@@ -89,11 +89,11 @@ $$;
 
 -- Says that upkeep had to leave a gang, or a lease that replaces another one. Null: it had not.
 create or replace function hwqueue.postponed_words(p_item uuid) returns text
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   select format('upkeep had to leave it, %s in a row: %s; it tries again at %s UTC',
     case d.tries when 1 then 'once' else d.tries || ' times' end, left(d.message, 200),
     to_char(d.next_try_at at time zone 'UTC', 'HH24:MI:SS'))
   from hwqueue.postponed d
   where d.part in ('gang', 'replacement', 'everywhere') and d.item = p_item
-$$;
+); end $$;

@@ -30,14 +30,14 @@ as $$ select p_login = session_user or p_login is null or hwqueue.has_login(p_lo
 -- Returns the hint for a caller that may not act for a login. If the role no longer exists, only an
 -- operator can help.
 create or replace function hwqueue.login_hint(p_login text) returns text
-language sql stable
-as $$
-  select case when exists (select from pg_catalog.pg_roles r where r.rolname = p_login)
+language plpgsql stable
+as $$ begin return
+  case when exists (select from pg_catalog.pg_roles r where r.rolname = p_login)
     then format('log in as %s or as a member of it, or let an operator hand the node over: hand_over_node',
       to_json(p_login))
     else format('role %s does not exist on this server: let an operator hand the node over: hand_over_node',
-      to_json(p_login)) end
-$$;
+      to_json(p_login)) end;
+end $$;
 
 -- Refuses a caller that may not act for a node.
 -- Raises: QHN04.
@@ -71,21 +71,21 @@ $$;
 -- Returns the tenant that used a service first, among the classes that still exist. Null means that no
 -- class uses it.
 create or replace function hwqueue.service_tenant(p_service uuid) returns text
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   select c.tenant from hwqueue.placement_class c
   where c.service_id = p_service order by c.class_id limit 1
-$$;
+); end $$;
 
 -- Whether a lease belongs to one of these tenants. False for a lease that does not exist.
 create or replace function hwqueue.is_own_lease(p_lease uuid, p_tenants text[]) returns boolean
-language sql stable
-as $$
-  select exists (
+language plpgsql stable
+as $$ begin return
+  exists (
     select 1 from hwqueue.lease l
     join hwqueue.placement_class c on c.class_id = l.class_id
-    where l.lease_id = p_lease and c.tenant = any (p_tenants))
-$$;
+    where l.lease_id = p_lease and c.tenant = any (p_tenants));
+end $$;
 
 -- Whether a service belongs to the caller. Always true for a caller that sees all tenants.
 create or replace function hwqueue.is_own_service(p_service uuid) returns boolean
@@ -185,13 +185,13 @@ $$;
 -- Raises: QHA03, always.
 create or replace function hwqueue.refuse_foreign(p_what text, p_field text, p_hint text,
   p_index int default null) returns void
-language sql volatile
-as $$
-  select hwqueue.refuse('QHA03',
+language plpgsql volatile
+as $$ begin
+  perform hwqueue.refuse('QHA03',
     format('%s%s, and the caller is for tenant %s alone', 'leases[' || p_index || ']: ', p_what,
       (select string_agg(to_json(t)::text, ', ') from unnest(hwqueue.my_tenants()) t)),
-    jsonb_build_object('field', p_field, 'index', p_index), p_hint)
-$$;
+    jsonb_build_object('field', p_field, 'index', p_index), p_hint);
+end $$;
 
 -- Refuses work of a tenant that has too much of it already; '': of what has no tenant; null: of all.
 -- Raises: QHT03, always.

@@ -65,9 +65,9 @@ as $$ select least(interval '1 second', nullif(current_setting('statement_timeou
 -- It reads the locks of the whole server, first those on transaction ids: some milliseconds per 1,000 of
 -- them.
 create or replace function hwqueue.oldest_snapshot_holder(p_relation regclass) returns xid8
-language sql volatile
-as $$
-  select coalesce((
+language plpgsql volatile
+as $$ begin return
+  coalesce((
     select r.xid from pg_snapshot_xip(pg_current_snapshot()) r(xid)
     where r.xid::xid not in (  -- unlike not exists, this list is hashed once
       select l.transactionid from pg_locks l
@@ -77,20 +77,20 @@ as $$
         where c.locktype = 'relation' and c.relation = p_relation and c.mode <> 'AccessShareLock'
           and c.granted
           and c.database = (select d.oid from pg_database d where d.datname = current_database())))
-    order by r.xid limit 1), pg_snapshot_xmax(pg_current_snapshot()))
-$$;
+    order by r.xid limit 1), pg_snapshot_xmax(pg_current_snapshot()));
+end $$;
 
 -- Returns what the calling statement sees: the unseen transactions and next_xid.
 -- Call it in the same statement as the rows are read, or in an earlier one. The caller's own transaction
 -- counts as unseen, because it may still write: it is among them, unless next_xid says so.
 create or replace function hwqueue.visible_now(out unseen xid8[], out next_xid xid8)
-language sql stable
-as $$
-  select array(select pg_snapshot_xip(pg_current_snapshot())
-               union select x from pg_current_xact_id_if_assigned() x
-               where x < pg_snapshot_xmax(pg_current_snapshot())),
-         pg_snapshot_xmax(pg_current_snapshot())
-$$;
+language plpgsql stable
+as $$ begin
+  unseen := array(select pg_snapshot_xip(pg_current_snapshot())
+                  union select x from pg_current_xact_id_if_assigned() x
+                  where x < pg_snapshot_xmax(pg_current_snapshot()));
+  next_xid := pg_snapshot_xmax(pg_current_snapshot());
+end $$;
 
 -- Whether a reader cannot have seen what a transaction wrote. For an index scan over many rows write out
 -- both halves of the condition.

@@ -55,22 +55,22 @@ $$;
 -- p_with_earmarks: those that wait for room that others use (capacity/overbook) as well.
 create or replace function hwqueue.node_usage_of_claims(p_node hwqueue.node,
   p_with_earmarks boolean default true) returns hwqueue.node_load
-language sql stable
-as $$
-  select hwqueue.add_uses(hwqueue.idle_load(p_node), p_node, array(
+language plpgsql stable
+as $$ begin return
+  hwqueue.add_uses(hwqueue.idle_load(p_node), p_node, array(
     select c.assignment from hwqueue.claim c
     where c.node_id = p_node.node_id and c.assignment is not null
-      and (p_with_earmarks or c.is_earmark is null)), 1)
-$$;
+      and (p_with_earmarks or c.is_earmark is null)), 1);
+end $$;
 
 -- What these leases have booked on a node: their assignments.
 create or replace function hwqueue.booked_on(p_node uuid, p_leases uuid[]) returns jsonb[]
-language sql stable
-as $$
-  select array(
+language plpgsql stable
+as $$ begin return
+  array(
     select c.assignment from hwqueue.claim c
-    where c.lease_id = any (p_leases) and c.node_id = p_node and c.assignment is not null)
-$$;
+    where c.lease_id = any (p_leases) and c.node_id = p_node and c.assignment is not null);
+end $$;
 
 -- Counts an assignment as in use on a node, p_copies times; -1 releases what a claim had allocated. False: it
 -- is null. p_gpu_used: what of each device is in use then; null: not known.

@@ -144,11 +144,11 @@ $$;
 
 -- Custom countables of which a class needs more than there is; null when there is enough.
 create or replace function hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) returns text
-language sql immutable parallel safe
-as $$
+language plpgsql immutable parallel safe
+as $$ begin return (
   select string_agg(c.key, ', ' order by c.key) from jsonb_each(p_needed) c
   where c.value::bigint > coalesce((p_free ->> c.key)::bigint, 0)
-$$;
+); end $$;
 
 -- Which of a class's needs other than GPUs do not fit now, as bits: 1 cpu_milli, 2 memory_mib, 4 slots,
 -- 16 custom countables, 32 cores; 0 when all fit. p_cpu_isolation is the one that applies on the node
@@ -206,21 +206,21 @@ $$;
 -- How much of each device is in use for leases that want whole ones: all of a part, and all of a device
 -- that has parts in use.
 create or replace function hwqueue.use_of_devices(p_node hwqueue.node, p_used int[]) returns int[]
-language sql immutable parallel safe
-as $$
+language plpgsql immutable parallel safe
+as $$ begin return (
   select array_agg(case when d.parent is not null or d.id in (
                           select x.parent from unnest(p_node.gpu_parents, p_used) x(parent, used)
                           where x.parent is not null and x.used > 0)
                         then 1000 else d.used end order by d.ordinality)
   from unnest(p_node.gpu_ids, p_node.gpu_parents, p_used) with ordinality d(id, parent, used, ordinality)
-$$;
+); end $$;
 
 -- The order in which free parts of devices are allocated, lowest number first. Parts of devices that are
 -- broken up already come first, and among those the devices with the fewest free parts, so that most
 -- devices stay whole. 0: the part or its device is in use, or it is not a part.
 create or replace function hwqueue.parts_of_devices(p_node hwqueue.node, p_used int[]) returns int[]
-language sql immutable parallel safe
-as $$
+language plpgsql immutable parallel safe
+as $$ begin return (
   select array_agg(case when d.parent is null or d.used > 0 or w.used > 0 then 0
                         else 1000 + case when d.parts_used > 0 then 0 else 2000 end + d.parts_free end
                    order by d.ordinality)
@@ -228,7 +228,7 @@ as $$
         from unnest(p_node.gpu_parents, p_used) with ordinality x(parent, used, ordinality)
         window p as (partition by x.parent)) d
   left join unnest(p_node.gpu_ids, p_used) w(id, used) on w.id = d.parent
-$$;
+); end $$;
 
 -- How many thousandths of each core a lease gets, in the order of core_ids; null when it does not fit.
 -- p_isolation is what applies on the node, p_cpu_milli what the class needs.
@@ -291,8 +291,8 @@ $$;
 -- null p_node as it was asked for. With p_room: what the node has left of these, or, of an idle node, in all.
 create or replace function hwqueue.amounts_of(p_class hwqueue.placement_class, p_bits int,
   p_node hwqueue.node, p_room hwqueue.headroom default null) returns jsonb
-language sql stable parallel safe
-as $$
+language plpgsql stable parallel safe
+as $$ begin return (
   select coalesce(jsonb_object_agg(s.shown, case when s.bit = 32 then trim_scale(s.amount / 1000.0)
     else s.amount end), '{}')
   from (
@@ -304,4 +304,4 @@ as $$
       ('core_milli', 32, 'cores'), ('core_whole', 32, 'cores'), ('core_numa', 32, 'cores')
     ) k(name, bit, shown) on k.name = d.name
     where p_bits & coalesce(k.bit, 16) > 0) s
-$$;
+); end $$;

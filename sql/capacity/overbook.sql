@@ -66,10 +66,10 @@ $$;
 -- Whether a load uses a part of a device, and the device as well.
 create or replace function hwqueue.uses_parts_twice(p_node hwqueue.node, p_load hwqueue.node_load)
 returns boolean
-language sql immutable parallel safe
-as $$
-  select exists (
+language plpgsql immutable parallel safe
+as $$ begin return
+  exists (
     select from unnest(p_node.gpu_parents, p_load.gpu_used) p(parent, used)
     join unnest(p_node.gpu_ids, p_load.gpu_used) d(id, used) on d.id = p.parent
-    where p.used > 0 and d.used > 0)
-$$;
+    where p.used > 0 and d.used > 0);
+end $$;

@@ -143,12 +143,12 @@ $$;
 -- The open wait with which the last claim of a lease ended: it suspends the lease while that is scheduled.
 -- Null: there is none.
 create or replace function hwqueue.suspension_of(p_lease hwqueue.lease) returns hwqueue.checkpoint
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   select c from hwqueue.checkpoint c
   where c.lease_id = p_lease.lease_id and c.claim_token = p_lease.claim_token and c.is_open
   order by c.saved_at desc, c.name limit 1
-$$;
+); end $$;
 
 -- Checkpoints and signals whose lease is gone: neither it nor its outcome is there.
 create or replace function hwqueue.broken_checkpoints() returns table (rule text, lease_id uuid, detail jsonb)

@@ -80,9 +80,9 @@ $$;
 -- So it is from the moment in which the gang may begin: no more wait than may, none is reserved, and none was
 -- cancelled, which ends a gang that has not begun.
 create or replace function hwqueue.is_left_behind(p_claim hwqueue.claim) returns boolean
-language sql stable
-as $$
-  select p_claim.is_reserved is not true and exists (
+language plpgsql stable
+as $$ begin return
+  p_claim.is_reserved is not true and exists (
     select from hwqueue.gang g
     where g.gang_id = p_claim.team_id and g.on_lost = 'continue'
       and (g.state = 'running' or g.state = 'reserved' and g.size - coalesce(g.min_size, g.size) >= (
@@ -91,20 +91,20 @@ as $$
         from (
           select hwqueue.lease_state(m.lease_id) as state, c.is_reserved
           from unnest(g.members) m(lease_id)
-          left join hwqueue.claim c on c.lease_id = m.lease_id) s)))
-$$;
+          left join hwqueue.claim c on c.lease_id = m.lease_id) s)));
+end $$;
 
 -- When the next attempt may start, after attempt number p_attempt; null when no attempt is left.
 create or replace function hwqueue.next_attempt_at(p_lease uuid, p_attempt int, p_now timestamptz)
 returns timestamptz
-language sql volatile
-as $$
+language plpgsql volatile
+as $$ begin return (
   select case when p_attempt < coalesce(l.max_attempts, q.max_attempts)
               then p_now + hwqueue.retry_delay(coalesce(l.retry, q.retry), p_attempt) end
   from hwqueue.lease l
   join hwqueue.queue q on q.queue_id = l.queue_id
   where l.lease_id = p_lease
-$$;
+); end $$;
 
 -- Completes a claim if the token is right: the usual end of a claim, in two or three statements.
 -- p_holds_node: the caller holds node_state of the claim's node; else this locks it if room is allocated for
@@ -325,13 +325,13 @@ $$;
 
 -- The process ids of the sessions that hold these claims, as far as pg_locks shows them.
 create or replace function hwqueue.claim_holders(p_leases uuid[]) returns jsonb
-language sql volatile
-as $$
+language plpgsql volatile
+as $$ begin return (
   select coalesce(jsonb_agg(distinct l.pid), '[]')
   from hwqueue.claim c
   join pg_locks l on l.locktype = 'transactionid' and l.transactionid = c.xmax and l.granted
   where c.lease_id = any (p_leases)
-$$;
+); end $$;
 
 -- Waits for a node and its claims, up to five seconds (or lock_timeout) each, before a registration or
 -- an operator's command changes them.

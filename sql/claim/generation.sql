@@ -123,8 +123,8 @@ $$;
 -- The number of low-water marks above a live entry, which claims would never find. One index probe for
 -- each.
 create or replace function hwqueue.count_wrong_marks() returns bigint
-language sql volatile
-as $$
+language plpgsql volatile
+as $$ begin return (
   select count(*)
   from hwqueue.low_water w
   cross join lateral unnest(w.tiers, w.ranks, w.positions) m(tier, rank, position)
@@ -135,7 +135,7 @@ as $$
     else exists (
       select from hwqueue.ready r
       where r.class_id = w.class_id and r.tier = m.tier and r.rank = m.rank and r.position < m.position) end
-$$;
+); end $$;
 
 -- Resets the low-water marks, which claims then advance again, and sets the sequence of positions above
 -- all that were drawn, those of single leases that are reserved among them: they go back to where they were

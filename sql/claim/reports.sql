@@ -47,12 +47,12 @@ $$;
 
 -- What a claim has reported last, as get_lease returns it; null: nothing.
 create or replace function hwqueue.progress_of(p_lease uuid, p_token bigint) returns jsonb
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   select jsonb_build_object('fraction', p.fraction::numeric, 'done', p.done, 'total', p.total,
     'message', p.message, 'reported_at', p.reported_at)
   from hwqueue.progress p where p.lease_id = p_lease and p.claim_token = p_token
-$$;
+); end $$;
 
 -- What get_lease tells, of each of these leases that exists. offset 0: by key, whatever the statistics say.
 create or replace function hwqueue.lease_details(p_ids uuid[])

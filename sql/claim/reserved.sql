@@ -193,26 +193,26 @@ $$;
 
 -- The leases that are earmarked on a node and are of this tier and rank, or come later.
 create or replace function hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_rank bigint) returns uuid[]
-language sql stable
-as $$
-  select array(
+language plpgsql stable
+as $$ begin return
+  array(
     select c.lease_id from hwqueue.claim c
     cross join lateral hwqueue.earmark_order(c.lease_id) o
-  where c.node_id = p_node and c.is_earmark and (o.tier, o.rank) >= (p_tier, p_rank))
-$$;
+  where c.node_id = p_node and c.is_earmark and (o.tier, o.rank) >= (p_tier, p_rank));
+end $$;
 
 -- The tier and rank that an earmark of a lease has: its own, or those of the lease whose place it takes, if
 -- these come before.
 create or replace function hwqueue.earmark_order(p_lease uuid, out tier smallint, out rank bigint)
-language sql stable
-as $$
-  select l.tier, l.rank from hwqueue.lease l
+language plpgsql stable
+as $$ begin
+  select l.tier, l.rank into tier, rank from hwqueue.lease l
   where l.lease_id = any (array(
     select p_lease
     union all
     select r.old_lease from hwqueue.replacement r where r.lease_id = p_lease))
-  order by l.tier, l.rank limit 1
-$$;
+  order by l.tier, l.rank limit 1;
+end $$;
 
 -- Whether a node could run a ready lease that comes before this one by tier and rank, if neither this one nor
 -- earmarks that come later were there. It looks at the first hundred of each queue that the node says it
@@ -348,23 +348,23 @@ $$;
 -- Whether a lease runs on its node although that is cordoned: an everywhere task asks for it, and the node is
 -- not drained.
 create or replace function hwqueue.runs_on_cordoned(p_lease uuid) returns boolean
-language sql stable
-as $$
-  select exists (
+language plpgsql stable
+as $$ begin return
+  exists (
     select from hwqueue.everywhere_node r
     join hwqueue.everywhere e on e.everywhere_id = r.everywhere_id
     join hwqueue.node n on n.node_id = r.node_id
-    where r.lease_id = p_lease and e.on_cordoned and n.drain_by is null)
-$$;
+    where r.lease_id = p_lease and e.on_cordoned and n.drain_by is null);
+end $$;
 
 -- Whether a node may run leases of a class, by the static rules as they are now.
 create or replace function hwqueue.node_suits(p_class_id bigint, p_node hwqueue.node, p_now timestamptz)
 returns boolean
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   select hwqueue.suits(c, p, p_node.node_id, p_node.resources || p_node.gpu_ids,
     hwqueue.attested_at(p_node, p_now), p_node.gpu_ids, p_node.gpu_parents)
   from hwqueue.placement_class c
   join hwqueue.profile p on p.profile_id = p_node.profile_id
   where c.class_id = p_class_id
-$$;
+); end $$;

@@ -161,8 +161,10 @@ $$;
 
 -- Returns the anchors that one node looks up besides those of its profile.
 create or replace function hwqueue.node_anchors(p_node uuid, p_resources uuid[]) returns text[]
-language sql immutable parallel safe
-as $$ select array['node:' || p_node] || array(select 'resource:' || r from unnest(p_resources) r) $$;
+language plpgsql immutable parallel safe
+as $$ begin return
+  array['node:' || p_node] || array(select 'resource:' || r from unnest(p_resources) r);
+end $$;
 
 -- Returns the services that a service keeps away from by its policy.
 create or replace function hwqueue.service_away_from(p_service uuid) returns uuid[]

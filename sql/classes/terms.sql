@@ -142,11 +142,11 @@ $$;
 -- Returns the expressions that a node in a scope {"require": [EXPR, ...], "domains": [DOMAIN, ...]} meets: it
 -- has a value in every domain.
 create or replace function hwqueue.scope_exprs(p_nodes jsonb) returns jsonb
-language sql immutable parallel safe
-as $$
-  select coalesce(p_nodes -> 'require', '[]') || array_to_json(array(
-    select jsonb_build_object('domain', d) from jsonb_array_elements(p_nodes -> 'domains') d))::jsonb
-$$;
+language plpgsql immutable parallel safe
+as $$ begin return
+  coalesce(p_nodes -> 'require', '[]') || array_to_json(array(
+    select jsonb_build_object('domain', d) from jsonb_array_elements(p_nodes -> 'domains') d))::jsonb;
+end $$;
 
 -- Returns the place in which a term counts what runs on a node. Null when the term does not count it:
 -- the node has no value there, or is outside the term's nodes.
@@ -163,13 +163,13 @@ $$;
 -- Returns the domain of a term. A service's term without a domain uses the service's failure domain,
 -- else that of the lease's queue.
 create or replace function hwqueue.term_domain(p_spec jsonb) returns text
-language sql stable
-as $$
-  select case when p_spec ->> 'domain' <> 'failure' then p_spec ->> 'domain' else 'own:' || coalesce(
+language plpgsql stable
+as $$ begin return
+  case when p_spec ->> 'domain' <> 'failure' then p_spec ->> 'domain' else 'own:' || coalesce(
     (select s.failure_domain from hwqueue.service s
      where s.service_id = (p_spec #>> '{all,0,service}')::uuid),
-    (select q.failure_domain from hwqueue.queue q where q.queue_id = (p_spec ->> 'queue')::int), 'rack') end
-$$;
+    (select q.failure_domain from hwqueue.queue q where q.queue_id = (p_spec ->> 'queue')::int), 'rack') end;
+end $$;
 
 -- Returns the item of a class's selector: {"same": ...} is resolved, and tenants are the class's own
 -- unless the selector names others.
@@ -245,9 +245,9 @@ $$;
 -- Returns the anchors of a term: one thing that every lease which it selects has, or '*'. By them new classes
 -- find the terms that select them, and new terms classes, without reading all.
 create or replace function hwqueue.term_anchors(p_spec jsonb) returns text[]
-language sql immutable
-as $$
-  select coalesce(
+language plpgsql immutable
+as $$ begin return
+  coalesce(
     (select array['lease:' || (i.value ->> 'lease')]
      from jsonb_array_elements(p_spec -> 'all') i where i.value ? 'lease' limit 1),
     (select array['service:' || (i.value ->> 'service')]
@@ -259,15 +259,15 @@ as $$
        from jsonb_array_elements_text(e.value -> 'values') v)
      from jsonb_array_elements(p_spec -> 'all') i, jsonb_array_elements(i.value -> 'exprs') e
      where e.value ->> 'op' = 'in' order by jsonb_array_length(e.value -> 'values') limit 1),
-    array['*'])
-$$;
+    array['*']);
+end $$;
 
 -- Returns the anchors of terms that a class looks up.
 create or replace function hwqueue.selected_anchors(p_class hwqueue.placement_class) returns text[]
-language sql immutable
-as $$
-  select array['*', 'task:' || p_class.task_name]
+language plpgsql immutable
+as $$ begin return
+  array['*', 'task:' || p_class.task_name]
     || case when p_class.service_id is null then '{}' else array['service:' || p_class.service_id] end
     || case when p_class.target is null then '{}' else array['lease:' || p_class.target] end
-    || array(select 'label:' || l.key || '=' || left(l.value, 200) from jsonb_each_text(p_class.labels) l)
-$$;
+    || array(select 'label:' || l.key || '=' || left(l.value, 200) from jsonb_each_text(p_class.labels) l);
+end $$;

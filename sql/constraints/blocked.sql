@@ -258,26 +258,26 @@ $$;
 -- The highest affinity that any node could have for a class. It equals what fixed_affinity computes, to the
 -- last bit.
 create or replace function hwqueue.best_affinity(p_class hwqueue.placement_class) returns double precision
-language sql immutable
-as $$
+language plpgsql immutable
+as $$ begin return (
   select hwqueue.class_strength(p_class) * coalesce(
     100 * sum(w.weight) filter (where w.weight > 0) / sum(abs(w.weight)), 0)
   from (
     select (p.value ->> 'weight')::double precision as weight
     from jsonb_array_elements(p_class.preferred) p) w
-$$;
+); end $$;
 
 -- True if each claim of a class must be checked by itself: of a requirement during execution reap is to know,
 -- of a choice nobody may have taken another alternative; all others could be refused.
 create or replace function hwqueue.must_be_checked(p_class hwqueue.placement_class,
   p_affinity double precision) returns boolean
-language sql stable
-as $$
-  select p_class.terms <> '[]' or p_class.is_choice or hwqueue.binds_during_execution(p_class)
+language plpgsql stable
+as $$ begin return
+  p_class.terms <> '[]' or p_class.is_choice or hwqueue.binds_during_execution(p_class)
     or exists (select 1 from hwqueue.class_term m where m.class_id = p_class.class_id and not m.is_own)
     or hwqueue.has_stale_policy(p_class)
-    or p_class.patience is distinct from interval '0' and p_affinity < hwqueue.best_affinity(p_class)
-$$;
+    or p_class.patience is distinct from interval '0' and p_affinity < hwqueue.best_affinity(p_class);
+end $$;
 
 -- must_be_checked for a lease that is reserved. A claim takes leases of classes that a profile has judged,
 -- and the session that judges one writes which terms select it. A reservation may come before that.

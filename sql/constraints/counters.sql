@@ -181,11 +181,11 @@ $$;
 
 -- Where scans for expired claims start, by check_at: below it dead tuples may still be in the index.
 create or replace function hwqueue.claims_scan_start() returns timestamptz
-language sql stable
-as $$
-  select coalesce((
-    select m.claims_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity')
-$$;
+language plpgsql stable
+as $$ begin return
+  coalesce((
+    select m.claims_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity');
+end $$;
 
 -- How many leases of a term stay, wherever they run, without those asked to stop and the expired. p_recount:
 -- counts by place, see recount_terms; null: by what claims have counted.

@@ -81,13 +81,13 @@ $$;
 -- True if a class would be the first of a group that it requires to be with.
 create or replace function hwqueue.would_start_group(p_class hwqueue.placement_class, p_facts jsonb)
 returns boolean
-language sql immutable
-as $$
-  select exists (
+language plpgsql immutable
+as $$ begin return
+  exists (
     select 1 from jsonb_array_elements(p_facts) with ordinality f
     where (f.value -> 'self')::boolean and (f.value ->> 'here')::bigint <= 0
-      and p_class.terms #>> array[(f.ordinality - 1)::text, 'spec', 'use'] = 'toward')
-$$;
+      and p_class.terms #>> array[(f.ordinality - 1)::text, 'spec', 'use'] = 'toward');
+end $$;
 
 -- True if no counter of these terms, max_skew apart, is non-zero in its place, so that the check without
 -- locks could not refuse a lease.

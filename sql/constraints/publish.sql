@@ -288,12 +288,12 @@ $$;
 
 -- True if no other transaction below an id is open.
 create or replace function hwqueue.no_open_xid_below(p_xid xid8) returns boolean
-language sql volatile
-as $$
-  select not exists (
+language plpgsql volatile
+as $$ begin return
+  not exists (
     select 1 from pg_snapshot_xip(pg_current_snapshot()) x where x < p_xid
-      and x is distinct from pg_current_xact_id_if_assigned())
-$$;
+      and x is distinct from pg_current_xact_id_if_assigned());
+end $$;
 
 -- Writes the rows for the terms of up to p_limit of these classes, the first ones, and the rules of these
 -- (class_term.is_own): what a class must meet in a node's own place, so that one statement can check many

@@ -168,9 +168,9 @@ $$;
 -- True if a node of a profile counts for a spread.
 create or replace function hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class,
   p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[] default '{}') returns boolean
-language sql stable
-as $$
-  select not exists (
+language plpgsql stable
+as $$ begin return
+  not exists (
       select 1 from jsonb_array_elements(p_class.spread) k
       where k.value ? 'max_skew' and k.value ->> 'when' is not distinct from p_spread ->> 'when'
         and k.value ->> 'domain' <> 'node'
@@ -179,8 +179,8 @@ as $$
          or hwqueue.expr_reason(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources,
            null, p_attested) is null)
     and (p_spread #>> '{count_nodes,taints}' is distinct from 'honor'
-         or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
-$$;
+         or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]');
+end $$;
 
 -- Decides max_skew by the cached fleet: 'spread_exceeded', null, or 'cache_miss'.
 create or replace function hwqueue.cached_skew_reason(p_spread jsonb, p_fact jsonb, p_digest bigint,

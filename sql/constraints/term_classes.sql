@@ -135,23 +135,23 @@ $$;
 
 -- True if all terms of a class are published.
 create or replace function hwqueue.has_published_terms(p_terms jsonb) returns boolean
-language sql stable
-as $$
-  select not exists (
+language plpgsql stable
+as $$ begin return
+  not exists (
     select 1 from jsonb_array_elements(p_terms) s
     where not exists (
       select 1 from hwqueue.affinity_term t
-      where t.digest = (s.value ->> 'digest')::bigint and t.published_at is not null))
-$$;
+      where t.digest = (s.value ->> 'digest')::bigint and t.published_at is not null));
+end $$;
 
 -- True if the only lease of a class is scheduled, or if the class must be with a lease that neither runs
 -- nor has succeeded. Until that lease starts no node may run the class, except nodes outside the domain
 -- that the class lets pass.
 create or replace function hwqueue.waits_for_start(p_class hwqueue.placement_class) returns boolean
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return
   -- waits is set once (assign_target_class): later the lease of an awake class may be moving into ready
-  select p_class.waits and p_class.target is not null
+  p_class.waits and p_class.target is not null
     and coalesce(hwqueue.lease_state(p_class.target) = 'scheduled', false) or exists (
     select 1 from jsonb_array_elements(p_class.required) e
     cross join lateral (
@@ -159,8 +159,8 @@ as $$
     where t.lease_id is not null and not e.value ? 'away' and e.value ->> 'unknown' is distinct from 'pass'
       and not exists (select 1 from hwqueue.claim x where x.lease_id = t.lease_id)
       and not exists (select 1 from hwqueue.outcome o where o.lease_id = t.lease_id
-          and (o.state = 'completed') is true))
-$$;
+          and (o.state = 'completed') is true));
+end $$;
 
 -- Wakes the classes that wait for a lease that starts now: they are candidates once the caller's
 -- transaction commits. Classes that another session has locked are found later by wake_missed_classes.

@@ -305,8 +305,8 @@ $$;
 create or replace function hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqueue.queue,
   p_fleet jsonb, p_near jsonb, p_pending bigint)
 returns jsonb
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   select coalesce(jsonb_agg(jsonb_strip_nulls(h.help) || jsonb_build_object('leases', p_pending)
          order by h.place, h.ordinality), '[]')
   from (
@@ -371,4 +371,4 @@ as $$
       group by h.place, h.holder, h.is_room
       order by min(h.ordinality) limit 5) t
   ) h
-$$;
+); end $$;

@@ -195,8 +195,8 @@ $$;
 -- Returns claims as a list of holders; p_amounts: with what they have allocated.
 create or replace function hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamptz)
 returns jsonb
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('lease_id', c.lease_id, 'task', k.task_name,
          'queue', q.name, 'service_id', k.service_id,
            'node', n.name, 'since', c.claimed_at, 'expires_at', nullif(c.expires_at, 'infinity'), 'stopping',
@@ -210,4 +210,4 @@ as $$
   join hwqueue.queue q on q.queue_id = c.queue_id
   join hwqueue.node n on n.node_id = c.node_id
   where c.lease_id = any (p_leases)
-$$;
+); end $$;

@@ -90,8 +90,8 @@ $$;
 -- name the most similar one, which takes milliseconds.
 create or replace function hwqueue.unserved_words(p_queue text, p_task text, p_queues text[], p_tasks text[],
   p_any_queue boolean, p_tells_nearest boolean) returns text
-language sql immutable parallel safe
-as $$
+language plpgsql immutable parallel safe
+as $$ begin return (
   select case
     when w.is_unpolled then format('no live node polls queue %s', to_json(p_queue))
     when p_task = any (p_tasks) then
@@ -103,7 +103,7 @@ as $$
            '[[:cntrl:]]+', ' ', 'g') || '?', '')
        else '' end
   from (select not p_any_queue and p_queue <> all (p_queues) as is_unpolled) w
-$$;
+); end $$;
 
 -- Says of the labels, values and countables that are asked and that no live node has, at most 20 of each,
 -- that none has it. is_known: it also says what is wrong: the name that the asker probably meant, or that the
@@ -177,9 +177,9 @@ $$;
 -- empty if there are none.
 create or replace function hwqueue.similar_words(p_exprs jsonb, p_custom jsonb, p_now timestamptz)
 returns text
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   select coalesce(string_agg('; ' || u.words, '' order by u.words), '')
   from (select n.* from hwqueue.unknown_names(p_exprs, p_custom, p_now) n
         where n.is_known order by n.words limit 3) u
-$$;
+); end $$;

@@ -70,8 +70,8 @@ $$;
 
 -- Says to who spawns what kept every live node from a class when upkeep last looked. It reads no node.
 create or replace function hwqueue.known_lacks(p_class_id bigint) returns text[]
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   select array['no live node could run it at the last look' || case
     when bit_count(m.serving) = 0 then format(': none serves task %s in this queue', to_json(c.task_name))
     when m.part = 'require' then ': most lacked ' || hwqueue.requirement_text(m.expr)
@@ -80,7 +80,7 @@ as $$
   from hwqueue.placement_class c
   left join hwqueue.class_fleet m on m.class_id = p_class_id
   where c.class_id = p_class_id
-$$;
+); end $$;
 
 -- Returns what part of a class (class_fits) a node does not meet, and why; nulls without a node. p_tells: in
 -- words, which takes long.

@@ -8,9 +8,9 @@
 -- Says what a lease waits for that its gang, its everywhere task or its place holds; or, of one that is held
 -- back, the lease that is to take its place. Null: none does.
 create or replace function hwqueue.team_words(p_lease uuid, p_team uuid, p_now timestamptz) returns text
-language sql stable
-as $$
-  select coalesce((
+language plpgsql stable
+as $$ begin return
+  coalesce((
     select format(case when g.state = 'running' and g.missing > 0 then 'waits to join gang %s of %s: '
       else 'waits for gang %s of %s: ' end, g.gang_id, g.size) || hwqueue.gang_wait_words(g)
     from hwqueue.gang g where g.gang_id = p_team), (
@@ -40,8 +40,8 @@ as $$
         else hwqueue.try_words(r.reason) end) end
     from hwqueue.replacement r
     where (r.lease_id = p_lease or r.old_lease = p_lease and r.state = 'held')
-    order by (r.lease_id = p_lease)::int limit 1))
-$$;
+    order by (r.lease_id = p_lease)::int limit 1));
+end $$;
 
 -- Says why upkeep could not book room at its last try, but for what is said of the room itself.
 create or replace function hwqueue.try_words(p_reason text) returns text
@@ -55,9 +55,9 @@ $$;
 
 -- Says what a gang waits for, by its last try: "no rack has room for all of them".
 create or replace function hwqueue.gang_wait_words(p_gang hwqueue.gang) returns text
-language sql stable
-as $$
-  select case
+language plpgsql stable
+as $$ begin return
+  case
     when p_gang.state = 'cancelling' then 'it is being cancelled'
     when p_gang.state = 'stopping' then 'the others are asked to stop, then all start together'
     when p_gang.state = 'earmarked' then (
@@ -91,8 +91,8 @@ as $$
       hwqueue.no_level_words(p_gang.together) || format(' room for %s of them',
         coalesce(p_gang.min_size::text, 'all'))
     when p_gang.reason = 'gang_incomplete' then 'another session holds one of its members'
-    else hwqueue.try_words(p_gang.reason) end
-$$;
+    else hwqueue.try_words(p_gang.reason) end;
+end $$;
 
 -- Says that no level of together has: "no rack and no node has", "no rack, nor the fleet, has".
 create or replace function hwqueue.no_level_words(p_together text[]) returns text

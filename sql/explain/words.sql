@@ -8,8 +8,8 @@
 -- toleration of dedicated=film:no_schedule".
 create or replace function hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class)
 returns text
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   select regexp_replace(left(case f.stage
     when 'live' then 'a sign of life'
     when 'cordon' then 'not being cordoned'
@@ -29,20 +29,20 @@ as $$
     else coalesce(hwqueue.expr_words(f.predicate), 'no lease that keeps away from it') end,
       300), '[[:cntrl:]]+', ' ', 'g')
   from jsonb_to_record(p_failure) f(stage text, code text, predicate jsonb, lacks int)
-$$;
+); end $$;
 
 -- Says one place of a domain: "node gpu-7", "rack 42", "zone a".
 create or replace function hwqueue.place_words(p_domain text, p_place text) returns text
-language sql stable
-as $$
-  select case
+language plpgsql stable
+as $$ begin return
+  case
     when p_domain in ('rack', 'own:rack') then 'rack ' || p_place
     when p_domain = 'fleet' then 'the fleet'
     when p_domain in ('node', 'own:node') then 'node ' || coalesce(
       (select n.name from hwqueue.node n where n.node_id::text = p_place), p_place)
     else format('%s %s', left(regexp_replace(p_domain, '^(own:)?(label:)?', ''), 60),
-        left(trim(p_place, '"'), 60)) end
-$$;
+        left(trim(p_place, '"'), 60)) end;
+end $$;
 
 -- Says of the lease of a step what released it, and when: "released 3 min ago by step train of run 0195...,
 -- after step fetch". Of several parents the last one released it, or the first where that is enough. Null:
@@ -93,8 +93,8 @@ as $$ select p_count || ' ' || case p_count when 1 then p_one else p_many end $$
 
 -- Returns a span in its two largest units: "1.4 s", "3 min", "2 h 05 min", "4 d 3 h".
 create or replace function hwqueue.span_words(p_span interval) returns text
-language sql immutable parallel safe
-as $$
+language plpgsql immutable parallel safe
+as $$ begin return (
   select case
     when s.secs < 60 then trim_scale(round(s.secs, 1)) || ' s'
     when s.secs < 3600 then floor(s.secs / 60) || ' min'
@@ -102,4 +102,4 @@ as $$
         'FM00') || ' min'
     else floor(s.secs / 86400) || ' d ' || floor(s.secs % 86400 / 3600) || ' h' end
   from (select greatest(extract(epoch from p_span), 0) as secs where p_span is not null) s
-$$;
+); end $$;

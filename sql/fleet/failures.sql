@@ -8,15 +8,15 @@
 
 -- Returns an expression as its author wrote it, without the indexes of its terms.
 create or replace function hwqueue.without_terms(p_expr jsonb) returns jsonb
-language sql immutable
-as $$
-  select case when p_expr ? 'any' then jsonb_build_object('any', (
+language plpgsql immutable
+as $$ begin return
+  case when p_expr ? 'any' then jsonb_build_object('any', (
       select jsonb_agg((select jsonb_agg(hwqueue.without_terms(e.value) order by e.ordinality)
              from jsonb_array_elements(b.value) with ordinality e)
                        order by b.ordinality)
       from jsonb_array_elements(p_expr -> 'any') with ordinality b))
-    else p_expr - array['term', 'tally'] end
-$$;
+    else p_expr - array['term', 'tally'] end;
+end $$;
 
 -- Returns a row of fleet_failures as {"stage", "code", "permanent", "message", "predicate"}; predicate is
 -- left out where the code says all.
@@ -122,9 +122,9 @@ $$;
 
 -- Says why the attestation of a node for a domain is suspended; null if it is not.
 create or replace function hwqueue.suspended_words(p_node hwqueue.node, p_domain text) returns text
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   select format('trust %s is not attested since %s: hwqueue node confirm', to_json(p_domain),
     p_node.attestations #>> array[p_domain, 'suspended_why'])
   where p_node.attestations -> p_domain ? 'suspended_at'
-$$;
+); end $$;

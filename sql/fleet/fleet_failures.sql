@@ -235,14 +235,14 @@ $$;
 -- Returns those of a class's requirements that a profile decides (p_of_profile), or the others: these
 -- name nodes, resources or trust domains, or ask about other leases.
 create or replace function hwqueue.exprs_of(p_required jsonb, p_of_profile boolean) returns jsonb
-language sql immutable parallel safe
-as $$
+language plpgsql immutable parallel safe
+as $$ begin return (
   select coalesce(jsonb_agg(e.value order by e.ordinality), '[]')
   from jsonb_array_elements(p_required) with ordinality e
   where p_of_profile <> jsonb_path_exists(
     e.value, 'strict $.** ? (exists(@.node) || exists(@.resource) || exists(@.trust)
                                     || exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true)
-$$;
+); end $$;
 
 -- Returns the failures of a node that is too small or too full, from what is short now (bits of shortage).
 create or replace function hwqueue.room_failures(p_class hwqueue.placement_class, p_node hwqueue.node,

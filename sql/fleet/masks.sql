@@ -272,10 +272,10 @@ $$;
 
 -- Returns those of a node's labels that have these keys.
 create or replace function hwqueue.labels_among(p_labels jsonb, p_keys text[]) returns jsonb
-language sql immutable parallel safe
-as $$
+language plpgsql immutable parallel safe
+as $$ begin return (
   select coalesce(jsonb_object_agg(k, p_labels -> k), '{}') from unnest(p_keys) k where p_labels ? k
-$$;
+); end $$;
 
 -- The same, without a subquery, so that the planner inlines it: most requirements read one label of
 -- every kind of node.

@@ -148,8 +148,8 @@ $$;
 -- are not needed.
 create or replace function hwqueue.count_members(p_gang hwqueue.gang, out waiting int,
   out reserved int, out running int, out failed int, out cancelled int, out next_state text)
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin
   select n.waiting, n.reserved, n.running, n.failed, n.cancelled, case
     when p_gang.state <> 'cancelling' and n.reserved + n.running = 0 and (n.failed = 0 or f.goes_on)
       and f.completed >= f.enough then 'completed'
@@ -165,6 +165,7 @@ as $$
     when p_gang.on_lost = 'replace' and n.running > 0 and p_gang.started_at is not null then 'waiting'
     when n.reserved + n.running > 0 then 'stopping'
     else 'waiting' end
+  into waiting, reserved, running, failed, cancelled, next_state
   from (
     select count(*) filter (where s.state = 'scheduled')::int as waiting,
            count(c.is_earmark)::int as earmarked, count(*) filter (where c.is_reserved)::int as reserved,
@@ -181,8 +182,8 @@ as $$
              as completed
     from (select hwqueue.may_be_missing(p_gang) as most_missing) b) g
   cross join lateral (
-    select g.*, coalesce(p_gang.min_size, case when g.goes_on then 1 end) as enough) f
-$$;
+    select g.*, coalesce(p_gang.min_size, case when g.goes_on then 1 end) as enough) f;
+end $$;
 
 -- The gang as it is where upkeep has yet to look at what became of its members: running, or how it ended.
 create or replace function hwqueue.seen_gang(p_gang hwqueue.gang) returns hwqueue.gang
@@ -280,9 +281,9 @@ $$;
 -- too_few_left, of one that goes on without members that are lost; what the first one said that has failed;
 -- else the reason that it has.
 create or replace function hwqueue.ending_reason(p_gang hwqueue.gang) returns text
-language sql stable
-as $$
-  select case
+language plpgsql stable
+as $$ begin return
+  case
     when p_gang.state <> 'cancelling' and exists (
       select from hwqueue.outcome o where o.lease_id = any (p_gang.members) and o.state = 'failed'
         and o.error ->> 'reason' = 'deadline_exceeded') then 'deadline_exceeded'
@@ -292,8 +293,8 @@ as $$
       from unnest(p_gang.members) with ordinality m(lease_id, ordinality)
       join hwqueue.outcome o on o.lease_id = m.lease_id
       where o.state <> 'completed' order by o.finished_at, m.ordinality limit 1), p_gang.reason)
-    else p_gang.reason end
-$$;
+    else p_gang.reason end;
+end $$;
 
 -- Stops the members of a gang that have claims: reservations end at once, workers of running ones are told
 -- (verdict preempted), which uses up no attempt. What others hold, or is not reached in time, is left to a

@@ -92,8 +92,8 @@ $$;
 -- When the nodes of an earmarked gang have room for it at the latest: when the last of the claims ends that
 -- run on those that have none yet, as their max_run says. Null: not known, one of them has no max_run.
 create or replace function hwqueue.earmark_start(p_gang hwqueue.gang, p_now timestamptz) returns timestamptz
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   select case when count(*) = count(k.max_run) filter (where c.is_reserved is null)
     then coalesce(max(c.claimed_at + k.max_run), p_now) end
   from hwqueue.claim c
@@ -102,17 +102,17 @@ as $$
       select n.node_id from hwqueue.overbooked_nodes(array(
         select e.node_id from hwqueue.claim e
         where e.lease_id = any (p_gang.members))) n(node_id)))
-$$;
+); end $$;
 
 -- Lets the gangs that waited behind an earmark be tried at once, in order, so that the first of them is
 -- earmarked next.
 -- Locks: those gangs, skip locked.
 create or replace function hwqueue.try_those_behind(p_now timestamptz) returns void
-language sql volatile
-as $$
+language plpgsql volatile
+as $$ begin
   update hwqueue.gang g set next_try_at = p_now
   where g.gang_id = any (array(
     select x.gang_id from hwqueue.gang x
     where x.state = 'waiting' and x.reason = 'behind_earmark'
-    order by x.rank, x.position limit 20 for no key update skip locked))
-$$;
+    order by x.rank, x.position limit 20 for no key update skip locked));
+end $$;

@@ -103,8 +103,8 @@ $$;
 -- "reserved_until", "earmarked"}]. reserved_until: the node has not fetched it yet. earmarked: true while its
 -- room is still in use by others. node: where it runs, or ran last.
 create or replace function hwqueue.gang_roster(p_gang uuid) returns jsonb
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('ordinal', m.ordinality - 1,
            'lease_id', m.lease_id, 'state', hwqueue.lease_state(m.lease_id),
            'node_id', n.node_id, 'node', n.name, 'labels', n.labels,
@@ -116,7 +116,7 @@ as $$
   left join hwqueue.outcome o on o.lease_id = m.lease_id
   left join hwqueue.node n on n.node_id = coalesce(c.node_id, o.node_id)
   where g.gang_id = p_gang
-$$;
+); end $$;
 
 -- Whether a gang that waits may start by now: its run may have been submitted for later. One that was to
 -- start when it was spawned may, though the clock was set back since.

@@ -78,10 +78,10 @@ $$;
 -- Locks the claims of a node, and returns their lease ids.
 -- Locks: the caller holds node_state; the claims by lease_id.
 create or replace function hwqueue.lock_claims(p_node uuid) returns uuid[]
-language sql volatile
-as $$
-  select array(select c.lease_id from hwqueue.claim c where c.node_id = p_node order by c.lease_id for update)
-$$;
+language plpgsql volatile
+as $$ begin return
+  array(select c.lease_id from hwqueue.claim c where c.node_id = p_node order by c.lease_id for update);
+end $$;
 
 -- Sets when claims of a node have to stop, for its no_execute taints and for the requirements that are noted
 -- as broken: at once, or when the seconds of a toleration or the grace of a requirement are over. Where a

@@ -86,11 +86,11 @@ $$;
 -- Whether isolation_conflicts returns a row.
 create or replace function hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, p_cpu text[],
   p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) returns boolean
-language sql immutable parallel safe
-as $$
-  select exists (
-    select from hwqueue.isolation_conflicts(p_class, p_cpu, p_gpu, p_share_mode, p_gpu_ids, p_gpu_parents))
-$$;
+language plpgsql immutable parallel safe
+as $$ begin return
+  exists (
+    select from hwqueue.isolation_conflicts(p_class, p_cpu, p_gpu, p_share_mode, p_gpu_ids, p_gpu_parents));
+end $$;
 
 -- Returns the resources that a normal placement names itself, without the single GPU that a GPU class
 -- implies.

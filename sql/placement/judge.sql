@@ -33,8 +33,8 @@ as $$ select coalesce((p_class.placement ->> 'strength')::double precision, 100)
 -- unmet preference that weighs as much as all others together.
 create or replace function hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb,
   p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_taints jsonb) returns double precision
-language sql immutable parallel safe
-as $$
+language plpgsql immutable parallel safe
+as $$ begin return (
   select hwqueue.class_strength(p_class)
     * case when s.taints = 0 then a.affinity else (a.affinity - 100 * s.taints) / (1 + s.taints) end
   from (
@@ -49,7 +49,7 @@ as $$
       else jsonb_array_length(hwqueue.untolerated(p_taints, p_class.tolerate, array['prefer_no_schedule']))
       end as taints
   ) s
-$$;
+); end $$;
 
 -- Returns class_affinity as far as it can be cached. Null where it depends on other leases.
 create or replace function hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb,
@@ -147,9 +147,9 @@ $$;
 -- them, or is spread: [{"domain": "label:zone"}, ...]. As in Kubernetes a node without that label can never
 -- run the class. An any is left out: another of its branches may hold.
 create or replace function hwqueue.domains_needed(p_class hwqueue.placement_class) returns jsonb
-language sql immutable parallel safe
-as $$
-  select case when p_class.terms = '[]' then '[]' else (
+language plpgsql immutable parallel safe
+as $$ begin return
+  case when p_class.terms = '[]' then '[]' else (
     select coalesce(jsonb_agg(jsonb_build_object('domain', d.domain) order by d.domain), '[]')
     from (
       select e.value ->> 'domain' as domain from jsonb_array_elements(p_class.required) e
@@ -157,8 +157,8 @@ as $$
       union
       select s.value ->> 'domain' from jsonb_array_elements(p_class.spread) s
       where not s.value ?| array['when', 'targets']) d
-    where d.domain not in ('node', 'fleet')) end
-$$;
+    where d.domain not in ('node', 'fleet')) end;
+end $$;
 
 -- Whether a node that is in no place of an expression's domain fails the expression: by default toward fails
 -- and away holds.
@@ -172,21 +172,21 @@ $$;
 -- label in p_left_out is not known here: the claim finds out.
 create or replace function hwqueue.has_places(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint,
   p_left_out text[]) returns boolean
-language sql immutable parallel safe
-as $$
-  select not exists (
+language plpgsql immutable parallel safe
+as $$ begin return
+  not exists (
     select 1 from jsonb_array_elements(hwqueue.domains_needed(p_class)) d
     where hwqueue.expr_reason(d.value, p_labels, p_rack, null, '{}', null) is not null
-      and substr(d.value ->> 'domain', 7) <> all (p_left_out))
-$$;
+      and substr(d.value ->> 'domain', 7) <> all (p_left_out));
+end $$;
 
 -- Returns those of some trust domains whose attestation has not expired.
 create or replace function hwqueue.still_attested(p_domains text[], p_until timestamptz[], p_now timestamptz)
 returns text[]
-language sql immutable parallel safe
-as $$
-  select array(select a.domain from unnest(p_domains, p_until) a(domain, until) where a.until > p_now)
-$$;
+language plpgsql immutable parallel safe
+as $$ begin return
+  array(select a.domain from unnest(p_domains, p_until) a(domain, until) where a.until > p_now);
+end $$;
 
 -- Returns the trust domains that a node is attested for at a time.
 create or replace function hwqueue.attested_at(p_node hwqueue.node, p_now timestamptz) returns text[]
@@ -202,12 +202,12 @@ $$;
 -- expired.
 create or replace function hwqueue.is_still_attested_for(p_class_id bigint, p_node hwqueue.node,
   p_attested text[]) returns boolean
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   select hwqueue.expr_reason(c.required, p_node.labels, p_node.rack, p_node.node_id,
     p_node.resources || p_node.gpu_ids, null, p_attested) is null
   from hwqueue.placement_class c where c.class_id = p_class_id
-$$;
+); end $$;
 
 -- How many values a label may have before it is left out. One with very many (a host name, an instance id)
 -- makes a profile of each node, and every profile is judged for every class. While no class mentions such a
@@ -223,13 +223,13 @@ as $$ select 1000 $$;
 -- towards yes.
 create or replace function hwqueue.mentions_label(p_class hwqueue.placement_class, p_keys text[])
 returns boolean
-language sql immutable parallel safe
-as $$
-  select exists (
+language plpgsql immutable parallel safe
+as $$ begin return
+  exists (
     select 1 from unnest(p_keys) k
     where position(substr(to_jsonb(k)::text, 2, length(to_jsonb(k)::text) - 2)
-                   in p_class.required::text || p_class.preferred::text) > 0)
-$$;
+                   in p_class.required::text || p_class.preferred::text) > 0);
+end $$;
 
 -- Returns which of these labels are left out. One is found to have too many values when a new profile is
 -- created and there are many already. One that a class mentions, or has mentioned since, is never left out

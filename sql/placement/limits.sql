@@ -120,17 +120,18 @@ $$;
 -- how long those that are let in are in all, the bounds of regexps written out. A comparison of two labels
 -- holds no pattern, and one that is refused (normalise_label_expr) counts for nothing.
 create or replace function hwqueue.count_patterns(p_exprs jsonb, out patterns int, out chars int)
-language sql immutable
-as $$
+language plpgsql immutable
+as $$ begin
   select count(*)::int, coalesce(sum(case when r.danger is null then greatest(r.size, length(p.pattern)) end)
     filter (where e.ordinality <= (hwqueue.placement_limits()).patterns), 0)::int
+  into patterns, chars
   from jsonb_path_query(p_exprs,
     'strict $.** ? (exists(@.label) && exists(@.values) && (@.op == "regexp" || @.op == "version" || '
     '@.op == "semver"))', '{}', true) with ordinality e(value, ordinality)
   cross join lateral (select e.value #>> '{values,0}' as pattern) p
   cross join lateral hwqueue.read_regexp(case when e.value ->> 'op' = 'regexp'
-    and e.ordinality <= (hwqueue.placement_limits()).patterns then p.pattern end) r
-$$;
+    and e.ordinality <= (hwqueue.placement_limits()).patterns then p.pattern end) r;
+end $$;
 
 -- Returns a normal placement, unless it costs too much to judge: too many patterns or expressions, or
 -- large patterns that every claim would judge again.
@@ -183,8 +184,8 @@ $$;
 -- claim judges again (check_cost). exprs: of all expressions, including those of selectors and inside any.
 create or replace function hwqueue.placement_limits(out patterns int, out pattern_chars int,
   out repeated_chars int, out exprs int)
-language sql immutable parallel safe
-as $$ select 8, 500, 60, 200 $$;
+language plpgsql immutable parallel safe
+as $$ begin patterns := 8; pattern_chars := 500; repeated_chars := 60; exprs := 200; end $$;
 
 -- Returns all expressions of a placement, at any depth, as one list.
 create or replace function hwqueue.exprs_within(p_placement jsonb) returns jsonb

@@ -118,20 +118,20 @@ $$;
 -- Returns a placement of normal parts, without those that are null, ask for nothing, or are the default.
 create or replace function hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb,
   p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength int) returns jsonb
-language sql immutable
-as $$
+language plpgsql immutable
+as $$ begin return (
   select coalesce(jsonb_object_agg(v.key, v.value), '{}')
   from (values ('require', p_required), ('prefer', p_preferred), ('tolerate', p_tolerations),
     ('spread', p_spread), ('resources', p_resources), ('isolation', p_isolation),
     ('strength', to_jsonb(p_strength))) v(key, value)
   where v.value not in ('[]', '{}', '100')
-$$;
+); end $$;
 
 -- Returns preferences in normal form: [{"weight", "when"}], sorted, without those of weight 0.
 -- Raises: QHC03.
 create or replace function hwqueue.normalise_preferences(p_prefer jsonb, p_field text) returns jsonb
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   select hwqueue.normal_set(coalesce(jsonb_agg(jsonb_build_object('weight', p.weight, 'when',
     -- an empty preference holds everywhere and counts; an empty list would be refused if spawned again
     case when p.exprs = '[]' then '[{"tags": {}}]' else p.exprs end)) filter (where p.weight <> 0), '[]'))
@@ -146,7 +146,7 @@ as $$
            hwqueue.normalise_exprs(case jsonb_typeof(i.item -> 'when') when 'array' then i.item -> 'when'
              else jsonb_build_array(i.item -> 'when') end, f.field || '.when', 1, 0, true) as exprs
     offset 0) p
-$$;
+); end $$;
 
 -- Returns one EXPR of the grammar as a list of ANDed normal expressions. Tags become one for each key, an any
 -- with a single branch becomes that branch. p_preferred: it is part of a preference.

@@ -35,18 +35,20 @@ $$;
 -- Returns taints with the time since which they apply. Taints that p_before already had keep their time.
 create or replace function hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamptz)
 returns jsonb
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   select coalesce(jsonb_agg(coalesce(
     (select b from jsonb_array_elements(p_before) b where b - 'since' = t.value),
     t.value || jsonb_build_object('since', p_now)) order by t.ordinality), '[]')
   from jsonb_array_elements(p_taints) with ordinality t
-$$;
+); end $$;
 
 -- Returns distinct taints without their times.
 create or replace function hwqueue.undated_taints(p_taints jsonb) returns jsonb
-language sql immutable parallel safe
-as $$ select hwqueue.normal_set((select jsonb_agg(t - 'since') from jsonb_array_elements(p_taints) t)) $$;
+language plpgsql immutable parallel safe
+as $$ begin return
+  hwqueue.normal_set((select jsonb_agg(t - 'since') from jsonb_array_elements(p_taints) t));
+end $$;
 
 -- Returns all taints of a node, its own and those of operators. Without a subquery: the planner inlines it.
 create or replace function hwqueue.node_taints(p_node hwqueue.node) returns jsonb
@@ -118,14 +120,14 @@ $$;
 -- Returns the taints with one of these effects that no toleration matches.
 create or replace function hwqueue.untolerated(p_taints jsonb, p_tolerate jsonb, p_effects text[])
 returns jsonb
-language sql immutable parallel safe
-as $$
+language plpgsql immutable parallel safe
+as $$ begin return (
   select coalesce(jsonb_agg(t.value order by t.ordinality), '[]')
   from jsonb_array_elements(p_taints) with ordinality t
   where t.value ->> 'effect' = any (p_effects)
     and not exists (
       select 1 from jsonb_array_elements(p_tolerate) l where hwqueue.tolerates(l.value, t.value))
-$$;
+); end $$;
 
 -- Returns the taints that keep leases of a class off a node.
 create or replace function hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) returns jsonb
@@ -144,14 +146,15 @@ $$;
 -- which it tolerates one. They count from when both the claim and the taint existed.
 create or replace function hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamptz,
   out stop_at timestamptz, out taint jsonb)
-language sql stable parallel safe
-as $$
+language plpgsql stable parallel safe
+as $$ begin
   select greatest(p_claimed_at, (t.value ->> 'since')::timestamptz)
       + make_interval(secs => coalesce(m.seconds, 0)), t.value - 'since'
+  into stop_at, taint
   from jsonb_array_elements(p_taints) t
   cross join lateral (
     select count(*) as tolerations, min((l.value ->> 'seconds')::bigint) as seconds
     from jsonb_array_elements(p_tolerate) l where hwqueue.tolerates(l.value, t.value)) m
   where t.value ->> 'effect' = 'no_execute' and (m.tolerations = 0 or m.seconds is not null)
-  order by 1, 2 limit 1
-$$;
+  order by 1, 2 limit 1;
+end $$;

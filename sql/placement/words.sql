@@ -41,16 +41,16 @@ $$;
 
 -- Says a list of expressions.
 create or replace function hwqueue.exprs_words(p_exprs jsonb, p_between text) returns text
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   select string_agg(hwqueue.expr_words(e.value), p_between order by e.ordinality)
   from jsonb_array_elements(p_exprs) with ordinality e where e.ordinality <= 10
-$$;
+); end $$;
 
 -- Says one {"label", "op", ...}.
 create or replace function hwqueue.label_words(p_expr jsonb) returns text
-language sql immutable parallel safe
-as $$
+language plpgsql immutable parallel safe
+as $$ begin return (
   select case p_expr ->> 'op'
     when 'exists' then 'has ' || l.label
     when 'does_not_exist' then 'has no ' || l.label
@@ -63,14 +63,14 @@ as $$
            else hwqueue.list_words(p_expr -> 'values', case p_expr ->> 'op' when 'contains_all' then 'and'
                else 'or' end) end) end
   from (select left(p_expr ->> 'label', 60) as label) l
-$$;
+); end $$;
 
 -- Says that a label's value is of another type than an expression asks for, where a reader may not see it:
 -- 'the number 12.1, and the lease asks for the text "12.10"'; null: it is not. Text that reads as a number is
 -- one for gt and its like.
 create or replace function hwqueue.type_words(p_expr jsonb, p_value jsonb) returns text
-language sql immutable parallel safe
-as $$
+language plpgsql immutable parallel safe
+as $$ begin return (
   select format('the %s %s, and the lease asks for the %s %s', t.has, left(p_value::text, 100), t.asked,
     left(trim(p_expr ->> 'values', '[]'), 100))
   from (select replace(jsonb_typeof(p_value), 'string', 'text') as has, case
@@ -79,13 +79,13 @@ as $$
       when p_expr ->> 'op' = 'in' then replace(jsonb_typeof(p_expr #> '{values,0}'), 'string', 'text')
       end as asked) t
   where t.has in ('text', 'number', 'boolean') and t.has <> t.asked
-$$;
+); end $$;
 
 -- Says which leases a selector selects.
 create or replace function hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) returns text
-language sql immutable parallel safe
-as $$
-  select case
+language plpgsql immutable parallel safe
+as $$ begin return
+  case
       when p_selector ? 'same' then 'leases of the same ' || (p_selector ->> 'same')
       when p_selector -> 'exprs' = '[]' then 'any lease'
       else 'leases with ' || (
@@ -93,8 +93,8 @@ as $$
         from jsonb_array_elements(p_selector -> 'exprs') with ordinality e) end
     || case when p_tenants is null then ''
             when p_tenants = '"*"' then ' of any tenant'
-            else ' of tenant ' || hwqueue.list_words(p_tenants) end
-$$;
+            else ' of tenant ' || hwqueue.list_words(p_tenants) end;
+end $$;
 
 -- Says where two things are together: "on the same node", "in the same rack", "in the same zone". Null:
 -- a service's failure domain.
@@ -109,8 +109,8 @@ $$;
 
 -- Returns up to three values of a list, the rest as a number: "a, b or c", "a, b, c or 4 more".
 create or replace function hwqueue.list_words(p_values jsonb, p_or text default 'or') returns text
-language sql immutable parallel safe
-as $$
+language plpgsql immutable parallel safe
+as $$ begin return (
   select case when count(*) = 1 then max(v.word)
     else string_agg(v.word, ', ' order by v.ordinality) filter (where v.ordinality < least(v.total, 4))
       || ' ' || p_or || ' ' || case when max(v.total) > 4 then max(v.total) - 3 || ' more'
@@ -122,7 +122,7 @@ as $$
            e.ordinality, count(*) over () as total
     from jsonb_array_elements(p_values) with ordinality e
   ) v
-$$;
+); end $$;
 
 -- Says one requirement in a line of at most 300 characters.
 create or replace function hwqueue.requirement_text(p_expr jsonb) returns text
@@ -131,8 +131,8 @@ as $$ select regexp_replace(left(hwqueue.expr_words(p_expr), 300), '[[:cntrl:]]+
 
 -- Returns amounts of resources: "2 GPU", "0.5 GPU", "4 CPU", "8 GiB", "1 license".
 create or replace function hwqueue.resource_words(p_resources jsonb) returns text
-language sql immutable parallel safe
-as $$
+language plpgsql immutable parallel safe
+as $$ begin return (
   select string_agg(case r.key
       when 'gpu' then r.value || ' GPU'
       when 'gpu_milli' then trim_scale(r.value::numeric / 1000) || ' GPU'
@@ -142,12 +142,12 @@ as $$
       else r.value || ' ' || r.key end, ', ' order by strpos('gpu gpu_milli cpu_milli memory_mib', r.key) = 0,
       strpos('gpu gpu_milli cpu_milli memory_mib', r.key), r.key)
   from jsonb_each_text(p_resources) r
-$$;
+); end $$;
 
 -- Says one rule of a spread; a preference says that it is one.
 create or replace function hwqueue.spread_words(p_spread jsonb) returns text
-language sql immutable parallel safe
-as $$
+language plpgsql immutable parallel safe
+as $$ begin return (
   select case
     when p_spread ? 'max_per_domain' then format('at most %s of %s %s', p_spread ->> 'max_per_domain',
         s.leases, d.place)
@@ -158,15 +158,15 @@ as $$
   from (select hwqueue.selector_words(p_spread -> 'select', null) as leases) s,
        (select hwqueue.domain_words(p_spread ->> 'domain') as place,
                left(regexp_replace(p_spread ->> 'domain', '^label:', ''), 60) as domain) d
-$$;
+); end $$;
 
 -- Says what a placement class asks, in one line of at most 500 characters: "gpu_model in A100, 2 GPU,
 -- away from service ... in the same rack"; "any node" when it asks nothing. plan_cache_mode = auto:
 -- callers set force_custom_plan, which would plan the statements inside again for each of hundreds of
 -- classes.
 create or replace function hwqueue.class_words(p_class hwqueue.placement_class) returns text
-language sql stable set plan_cache_mode = auto
-as $$
+language plpgsql stable set plan_cache_mode = auto
+as $$ begin return (
   select case when length(w.words) > 500 then left(w.words, 497) || '...' else w.words end
   from (
     select regexp_replace(coalesce(nullif(concat_ws(', ', hwqueue.exprs_words(p_class.required, ', '),
@@ -187,4 +187,4 @@ as $$
           'any node'),
       '[[:cntrl:]]+', ' ', 'g') as words offset 0  -- a fence, or they would be written twice
   ) w
-$$;
+); end $$;

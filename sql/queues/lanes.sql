@@ -33,13 +33,13 @@ $$;
 -- reap alone does.
 -- Locks: queue rows, once, skip locked.
 create or replace function hwqueue.set_has_lanes(p_queues int[]) returns void
-language sql volatile
-as $$
+language plpgsql volatile
+as $$ begin
   update hwqueue.queue q set has_lanes = true
   where q.queue_id = any (array(
     select x.queue_id from hwqueue.queue x
-    where x.queue_id = any (p_queues) and not x.has_lanes for no key update skip locked))
-$$;
+    where x.queue_id = any (p_queues) and not x.has_lanes for no key update skip locked));
+end $$;
 
 -- Tells the lanes in which leases have just been parked: each with its class, its lane and its place there,
 -- or with one that none of these is before, as insert_spawns does for new leases.
@@ -66,13 +66,13 @@ $$;
 -- Returns what leases hold in lanes that end, or are put back.
 -- Locks: new rows. Not idempotent.
 create or replace function hwqueue.leave_lanes(p_leases uuid[]) returns void
-language sql volatile
-as $$
+language plpgsql volatile
+as $$ begin
   insert into hwqueue.lane_change (tenant, lane_id, delta)
   select coalesce((select k.tenant from hwqueue.lane k where k.lane_id = h.lane_id), ''), h.lane_id, -count(*)
   from unnest(p_leases) i
   cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
     select x.lanes, x.lanes_passed from hwqueue.lease x where x.lease_id = i offset 0) l
   cross join lateral hwqueue.held_lanes(l.lanes, l.lanes_passed) h
-  group by h.lane_id
-$$;
+  group by h.lane_id;
+end $$;

@@ -222,13 +222,13 @@ $$;
 -- The session that has deleted the lease's entry inserts it, and a session that deletes it
 -- (requeue_lease, prune) holds the lease.
 create or replace function hwqueue.lease_end(p_lease uuid) returns hwqueue.outcome
-language sql stable
-as $$ select o from hwqueue.outcome o where o.lease_id = p_lease $$;
+language plpgsql stable
+as $$ begin return (select o from hwqueue.outcome o where o.lease_id = p_lease); end $$;
 
 -- The public state of a lease: how it ended, else where its entry is. Null: no such lease.
 create or replace function hwqueue.lease_state(p_lease uuid) returns text
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   select case
     when o.lease_id is not null then o.state
     when exists (select 1 from hwqueue.claim c where c.lease_id = l.lease_id) then 'claimed'
@@ -238,4 +238,4 @@ as $$
   from hwqueue.lease l
   left join hwqueue.outcome o on o.lease_id = p_lease
   where l.lease_id = p_lease
-$$;
+); end $$;

@@ -149,11 +149,11 @@ $$;
 
 -- Returns how many leases a lane has let through, with those that are not counted in its row yet.
 create or replace function hwqueue.lane_used(p_lane hwqueue.lane) returns bigint
-language sql stable
-as $$
-  select p_lane.used + coalesce((
-    select sum(c.delta) from hwqueue.lane_change c where c.lane_id = p_lane.lane_id), 0)
-$$;
+language plpgsql stable
+as $$ begin return
+  p_lane.used + coalesce((
+    select sum(c.delta) from hwqueue.lane_change c where c.lane_id = p_lane.lane_id), 0);
+end $$;
 
 -- Returns how many leases a lane lets through at a time.
 create or replace function hwqueue.lane_most(p_rule hwqueue.limit_rule, p_lane hwqueue.lane) returns int

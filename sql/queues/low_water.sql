@@ -372,10 +372,10 @@ $$;
 -- none.
 create or replace function hwqueue.write_first_low_water(p_queue_id int, p_class_id bigint, p_version bigint)
 returns void
-language sql volatile
-as $$
+language plpgsql volatile
+as $$ begin
   insert into hwqueue.low_water (queue_id, class_id, version, tiers, ranks, positions, moved)
   select p_queue_id, p_class_id, p_version, m.zero::smallint[], m.zero::bigint[], m.zero::bigint[],
          case when p_class_id = 0 then array[p_version] else '{}' end
-  from (select case when p_class_id = 0 then '{0}' else '{}' end::int[] as zero) m
-$$;
+  from (select case when p_class_id = 0 then '{0}' else '{}' end::int[] as zero) m;
+end $$;

@@ -28,8 +28,8 @@ $$;
 
 -- The name of a queue, dropped or not.
 create or replace function hwqueue.queue_name(p_queue_id int) returns text
-language sql stable
-as $$ select q.name from hwqueue.queue q where q.queue_id = p_queue_id $$;
+language plpgsql stable
+as $$ begin return (select q.name from hwqueue.queue q where q.queue_id = p_queue_id); end $$;
 
 -- The same for a spawn, with the defaults of its task (p_task null: of none). One statement reads both,
 -- so that a spawn of a task without defaults pays no more than the lookup. It takes a transaction id
@@ -61,12 +61,12 @@ $$;
 -- A queue's policy as JSON, in the form that create_queue and set_queue_policy take; spans in seconds.
 -- What is compared and shown depends on no setting of the session, here and where extra_float_digits is set.
 create or replace function hwqueue.queue_policy(p_queue hwqueue.queue) returns jsonb
-language sql stable set extra_float_digits = 1
-as $$
+language plpgsql stable set extra_float_digits = 1
+as $$ begin return (
   select hwqueue.read_object(jsonb_object_agg(k.key, r.row -> k.key), 'policy', 'policy')
   from (select to_jsonb(p_queue) as row offset 0) r
   cross join lateral jsonb_object_keys(hwqueue.known_keys('policy')) k(key)
-$$;
+); end $$;
 
 -- The row that a policy asks for; keys that are not given keep the value of p_base, within tuning, too.
 -- Raises: QHA01.

@@ -97,9 +97,9 @@ $$;
 -- The options of what a time of a schedule spawns. jitter: by the name and the time, so that a backfill has
 -- the same.
 create or replace function hwqueue.fire_options(p_schedule hwqueue.schedule, p_at timestamptz) returns jsonb
-language sql stable set timezone = 'UTC'
-as $$
-  select (p_schedule.spec -> 'options') || jsonb_build_object('headers',
+language plpgsql stable set timezone = 'UTC'
+as $$ begin return
+  (p_schedule.spec -> 'options') || jsonb_build_object('headers',
       coalesce(nullif(p_schedule.spec #> '{options,headers}', 'null'), '{}')
       || jsonb_build_object('schedule', p_schedule.name, 'fire_at', p_at))
     || case when p_schedule.spec ->> 'overlap' = 'skip' then jsonb_build_object('unique',
@@ -108,20 +108,20 @@ as $$
     || case when p_schedule.spec -> 'jitter' <> '0' then jsonb_build_object('available_at',
          p_at + make_interval(secs => (p_schedule.spec ->> 'jitter')::float8 * ('x' || left(encode(sha256(
            convert_to(p_schedule.name || extract(epoch from p_at), 'UTF8')), 'hex'), 8))::bit(32)::bigint
-           / 4294967296)) else '{}' end
-$$;
+           / 4294967296)) else '{}' end;
+end $$;
 
 -- The first time of a schedule after p_after; null: none is planned.
 create or replace function hwqueue.next_time(p_schedule hwqueue.schedule, p_after timestamptz)
 returns timestamptz
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   select case when a.span is null then (select min(t) from unnest(p_schedule.times) t where t > p_after)
     else a.anchor + make_interval(secs => (a.span
       * greatest(floor(extract(epoch from p_after - a.anchor) / a.span) + 1, 0))::float8) end
   from (select coalesce((p_schedule.spec ->> 'starts_at')::timestamptz, 'epoch') as anchor,
                (p_schedule.spec ->> 'every')::numeric as span) a
-$$;
+); end $$;
 
 -- Whether nobody has planned a schedule up to now.
 create or replace function hwqueue.is_dry(p_schedule hwqueue.schedule, p_now timestamptz) returns boolean

@@ -8,9 +8,9 @@
 -- place of those before it has room, members may be anywhere.
 -- Raises: QHA01, naming the field.
 create or replace function hwqueue.gang_asked(p_options jsonb, p_field text) returns hwqueue.gang
-language sql stable
-as $$
-  select jsonb_populate_record(null::hwqueue.gang, '{"state": "waiting"}' || hwqueue.default_values('gang')
+language plpgsql stable
+as $$ begin return
+  jsonb_populate_record(null::hwqueue.gang, '{"state": "waiting"}' || hwqueue.default_values('gang')
     || hwqueue.read_keys(p_options, 'gang', p_field) || jsonb_build_object('together', array(
     select case
       when d.value is distinct from '"fleet"' then coalesce(hwqueue.json_domain(d.value, l.field),
@@ -27,8 +27,8 @@ as $$
           'for example ["rack", "label:zone"]') end as levels
       from (select p_options -> 'together' as given, p_field || '.together' as field) o) l
     cross join lateral jsonb_array_elements(l.levels) with ordinality d
-    order by d.ordinality)))
-$$;
+    order by d.ordinality)));
+end $$;
 
 -- Writes a gang that waits, with its members: leases by their ranks. Returns the gang. p_priority: that
 -- of its first member. A min_size of all is none.

@@ -106,15 +106,15 @@ $$;
 -- the mark of a step and was visible then. An unknown transaction is an old one.
 create or replace function hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamptz, p_xid xid)
 returns boolean
-language sql immutable
-as $$
-  select exists (
+language plpgsql immutable
+as $$ begin return
+  exists (
     select from unnest(p_steps) s
     cross join lateral (select pg_snapshot_xmax(s.counted_as)::text::bigint as top) t
     cross join lateral (select (p_xid::text::bigint - t.top) & 4294967295 as ahead) a  -- modulo 2^32
     where p_at < s.counted_to and pg_visible_in_snapshot(greatest(t.top + a.ahead
-      - case when a.ahead > 2147483647 then 4294967296 else 0 end, 3)::text::xid8, s.counted_as))
-$$;
+      - case when a.ahead > 2147483647 then 4294967296 else 0 end, 3)::text::xid8, s.counted_as));
+end $$;
 
 -- True if an end is to be counted (is_counted). p_age: what is of older transactions was. Inlined.
 create or replace function hwqueue.is_new(p_at timestamptz, p_xid xid, p_steps hwqueue.clock_step[],
@@ -136,8 +136,8 @@ as $$ select hwqueue.oldest_snapshot_holder('hwqueue.claim') $$;
 -- is_counted does not know of; null if fewer did. p_age: what is of older transactions was counted.
 create or replace function hwqueue.time_of_nth_end(p_n int, p_from timestamptz, p_to timestamptz,
   p_steps hwqueue.clock_step[], p_age int default 2147483647) returns timestamptz
-language sql volatile
-as $$
+language plpgsql volatile
+as $$ begin return (
   select e.ended_at from (
     select f.finished_at as ended_at
     from hwqueue.queue q
@@ -164,7 +164,7 @@ as $$
      order by r.finished_at limit p_n)
   ) e
   order by e.ended_at offset p_n - 1 limit 1
-$$;
+); end $$;
 
 -- Adds what ended in [p_from, p_to), a span within one minute, to the totals of its queues; to the last
 -- minute, where the clock was set back behind it. Returns how much that was.
@@ -357,19 +357,19 @@ $$;
 -- Adds two histograms, or subtracts the second (p_sign -1). Null stands for an empty one.
 create or replace function hwqueue.add_histograms(p_a bigint[], p_b bigint[],
   p_sign int default 1) returns bigint[]
-language sql immutable parallel safe
-as $$
-  select array(
+language plpgsql immutable parallel safe
+as $$ begin return
+  array(
     select coalesce(p_a[b.bucket], 0) + p_sign * coalesce(p_b[b.bucket], 0)
-    from generate_series(1, 15) b(bucket) order by b.bucket)
-$$;
+    from generate_series(1, 15) b(bucket) order by b.bucket);
+end $$;
 
 -- The quantile of a histogram (p_part 0.95: the time that 95 of 100 did not exceed), in seconds,
 -- interpolated evenly within a bucket; null if nothing was counted.
 create or replace function hwqueue.histogram_quantile(p_counts bigint[],
   p_part double precision) returns double precision
-language sql immutable parallel safe
-as $$
+language plpgsql immutable parallel safe
+as $$ begin return (
   select case when r.bucket = 15 then 86400
          else r.above + (r.bound - r.above) * (r.wanted - r.before) / r.count end
   from (
@@ -381,4 +381,4 @@ as $$
   ) r
   where r.count > 0 and r.until >= r.wanted
   order by r.bucket limit 1
-$$;
+); end $$;

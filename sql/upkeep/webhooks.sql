@@ -77,13 +77,13 @@ $$;
 
 -- Returns the JSON text that a receiver gets. What is longer than 64 KiB loses its detail.
 create or replace function hwqueue.webhook_body(p_code text, p_at timestamptz, p_data jsonb) returns text
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   select case when octet_length(b.body::text) <= 65536 then b.body::text
     else jsonb_set(b.body, '{data}', (b.body -> 'data') || '{"detail": null, "truncated": true}')::text end
   from jsonb_build_object('type', p_code, 'data', p_data,
     'timestamp', to_char(p_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) b(body)
-$$;
+); end $$;
 
 -- Routes the events and completions that are new to the enabled webhooks, up to p_limit of each for each
 -- webhook, and moves their cursors on. Returns how many deliveries it wrote.
@@ -226,18 +226,18 @@ $$;
 -- Returns the moment before which no delivery waits to be sent, and none can come: calls that write one read
 -- the clock after they have locked its webhook.
 create or replace function hwqueue.deliveries_from() returns timestamptz
-language sql stable
-as $$
-  select coalesce((
-    select m.deliveries_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity')
-$$;
+language plpgsql stable
+as $$ begin return
+  coalesce((
+    select m.deliveries_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity');
+end $$;
 
 -- Returns when the oldest of what a webhook has not been told of yet happened; null: nothing.
 create or replace function hwqueue.oldest_undelivered(p_webhook hwqueue.webhook) returns timestamptz
-language sql volatile
-as $$
-  select least(
+language plpgsql volatile
+as $$ begin return
+  least(
     (select min(d.created_at) from hwqueue.webhook_delivery d
      where d.webhook_id = p_webhook.webhook_id and d.state = 'waiting'),
-    (select e.at from hwqueue.event e where e.event_id > p_webhook.event_cursor order by e.event_id limit 1))
-$$;
+    (select e.at from hwqueue.event e where e.event_id > p_webhook.event_cursor order by e.event_id limit 1));
+end $$;

@@ -8,11 +8,11 @@
 
 -- Whether a value is a binding, or looks like one: an object with a key that begins with $.
 create or replace function hwqueue.is_binding(p_value jsonb) returns boolean
-language sql immutable parallel safe
-as $$
-  select case when jsonb_typeof(p_value) = 'object' then exists (
-    select from jsonb_object_keys(p_value) k where left(k, 1) = '$') else false end
-$$;
+language plpgsql immutable parallel safe
+as $$ begin return
+  case when jsonb_typeof(p_value) = 'object' then exists (
+    select from jsonb_object_keys(p_value) k where left(k, 1) = '$') else false end;
+end $$;
 
 -- Returns the steps whose results a value names, and checks all of its bindings. p_of_item: it may name the
 -- item of a map, or the rank in a gang. p_maps: the steps that have lists of results. binds: there is at
@@ -140,13 +140,13 @@ $$;
 -- How many items of a step have been spawned since its list was read, in any attempt. A lease with a later
 -- number is of a former list, and so is its outcome.
 create or replace function hwqueue.items_begun(p_run uuid, p_step int) returns int
-language sql stable strict
-as $$
+language plpgsql stable strict
+as $$ begin return (
   select least(m.items, greatest(m.kept_below, t.need))
   from hwqueue.map m
   join hwqueue.tally t on t.run_id = m.run_id and t.step_no = m.step_no and t.part > 0
   where m.run_id = p_run and m.step_no = p_step
-$$;
+); end $$;
 
 -- Returns a value with its bindings replaced. missing: the binding that names nothing and has no default;
 -- null: none. too_large: the value has more than p_most bytes; a limit on its text is the caller's.
@@ -259,12 +259,12 @@ $$;
 
 -- Whether this transaction has bound more than 64 MiB: what else is to be bound is left to the next sweep.
 create or replace function hwqueue.has_bound_enough() returns boolean
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   -- compared as text, which is longer or later: any login may set it
   select length(b.bytes) > 8 or length(b.bytes) = 8 and b.bytes collate "C" > '67108864'
   from (select coalesce(current_setting('hwqueue.bound_bytes', true), '') as bytes) b
-$$;
+); end $$;
 
 -- Adds to what this transaction has bound. Values of less than 64 KiB are not counted, for the cost of that.
 create or replace function hwqueue.note_bound(p_bytes bigint) returns void

@@ -416,8 +416,8 @@ $$;
 
 -- What the first failed step of a run said: "step load: ValueError: no such film".
 create or replace function hwqueue.first_step_error(p_run hwqueue.run) returns text
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   select format('step %s: %s', d.name,
     coalesce(hwqueue.error_words(coalesce(s.error, o.error)), replace(s.reason, '_', ' '), s.state))
   from hwqueue.step s
@@ -425,7 +425,7 @@ as $$
   left join hwqueue.outcome o on o.lease_id = s.lease_id
   where s.run_id = p_run.run_id and s.state = 'failed'
   order by s.ended_at, s.step_no limit 1
-$$;
+); end $$;
 
 -- Whether the step of a nested run waits for it.
 create or replace function hwqueue.is_awaited(p_run hwqueue.run) returns boolean

@@ -46,11 +46,11 @@ $$;
 
 -- The gang that the leases of a step are, by the first of them; null for a step that has none yet.
 create or replace function hwqueue.gang_of_step(p_run uuid, p_step int) returns uuid
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   select l.team_id from hwqueue.lease l
-  where l.run_id = p_run and l.step_no = p_step and l.item_no = 0
-$$;
+  where l.run_id = p_run and l.step_no = p_step and l.item_no = 0 limit 1
+); end $$;
 
 -- How a map ends whose open items have ended. A gang step ends as its gang does: a failed member fails it,
 -- unless the gang goes on without members that are lost and enough others have completed. Members that were
@@ -352,8 +352,8 @@ $$;
 -- The lease that all items of a map have in common that run this task, without id, params and number.
 create or replace function hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step,
   p_task text, p_now timestamptz) returns hwqueue.spawn_request
-language sql volatile
-as $$
+language plpgsql volatile
+as $$ begin return (
   select hwqueue.step_request(p_run, p_defined.step_no, null, s.class_id,
     array[p_task, p_defined.name], null,
     coalesce(t.defaults, '{}') || hwqueue.present('priority', to_jsonb(p_run.priority))
@@ -361,7 +361,7 @@ as $$
   from hwqueue.step s
   left join hwqueue.task t on t.name = p_task
   where s.run_id = p_run.run_id and s.step_no = p_defined.step_no
-$$;
+); end $$;
 
 -- Lets the step of a lease have items, and returns its row in map, locked: its own lease is one of them from
 -- now on.
@@ -392,13 +392,14 @@ $$;
 -- retried, and how many of the others have failed or were cancelled.
 create or replace function hwqueue.count_added_runs(p_map hwqueue.map, p_attempt int, out open int,
   out failed int, out cancelled int)
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin
   select (count(*) filter (where n.state <> 'completed'
            and (n.finished_at is null or n.parent_attempt < p_attempt)))::int,
          (count(*) filter (where n.state = 'failed' and n.parent_attempt = p_attempt))::int,
          (count(*) filter (where n.state = 'cancelled' and n.parent_attempt = p_attempt))::int
+  into open, failed, cancelled
   from hwqueue.run n
   where n.parent_run_id = p_map.run_id and n.parent_step_no = p_map.step_no
-    and n.parent_attempt >= p_map.runs_since
-$$;
+    and n.parent_attempt >= p_map.runs_since;
+end $$;

@@ -52,15 +52,15 @@ $$;
 --   override  not the tags that the inner one has, and not resources and isolation if that has either.
 --   replace   nothing.
 create or replace function hwqueue.kept_level(p_outer jsonb, p_inner jsonb, p_mode text) returns jsonb
-language sql immutable parallel safe
-as $$
-  select case p_mode when 'replace' then '{}' when 'and' then p_outer
+language plpgsql immutable parallel safe
+as $$ begin return
+  case p_mode when 'replace' then '{}' when 'and' then p_outer
     else hwqueue.present('affinity_tags', nullif((p_outer -> 'affinity_tags')
         - array(select jsonb_object_keys(coalesce(p_inner -> 'affinity_tags', '{}'))), '{}'))
       || hwqueue.present('placement', nullif((p_outer -> 'placement') - array(
         select k from unnest(array['resources', 'isolation']) k
-        where p_inner -> 'placement' ?| array['resources', 'isolation']), '{}')) end
-$$;
+        where p_inner -> 'placement' ?| array['resources', 'isolation']), '{}')) end;
+end $$;
 
 -- Returns two levels as one; what the inner one leaves of the outer one (kept_level) must hold, too.
 -- Raises: QHC04 where both cannot hold.

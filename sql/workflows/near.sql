@@ -280,12 +280,12 @@ $$;
 
 -- Returns the place of a node in a domain; null: it has none.
 create or replace function hwqueue.node_place(p_node hwqueue.node, p_what text) returns jsonb
-language sql immutable
-as $$
-  select case p_what when 'node' then to_jsonb(p_node.node_id) when 'rack' then to_jsonb(p_node.rack)
+language plpgsql immutable
+as $$ begin return
+  case p_what when 'node' then to_jsonb(p_node.node_id) when 'rack' then to_jsonb(p_node.rack)
     else (select v from (select p_node.labels -> substr(p_what, 7)) l(v)
-          where jsonb_typeof(l.v) in ('string', 'number', 'boolean')) end
-$$;
+          where jsonb_typeof(l.v) in ('string', 'number', 'boolean')) end;
+end $$;
 
 -- Says of a part of a placement which steps it is near, or away from, and where those have run: "near train
 -- -> rack 7". Null: the part is not of that kind.

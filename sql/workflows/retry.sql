@@ -73,10 +73,10 @@ $$;
 
 -- Returns those of some changes that decide where a lease runs, or make its class.
 create or replace function hwqueue.class_changes(p_changes jsonb) returns text[]
-language sql immutable parallel safe
-as $$
-  select array(select k from unnest(array['placement', 'wire', 'labels', 'queue']) k where p_changes ? k)
-$$;
+language plpgsql immutable parallel safe
+as $$ begin return
+  array(select k from unnest(array['placement', 'wire', 'labels', 'queue']) k where p_changes ? k);
+end $$;
 
 -- Reads the options of a retry, and returns the steps that it runs again.
 -- Raises: QHF04 for a run that has not ended or has nothing to retry, QHF06, QHA01.

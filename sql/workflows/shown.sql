@@ -27,12 +27,12 @@ $$;
 
 -- How many steps of a run are in each state: {state: count}.
 create or replace function hwqueue.count_steps(p_run hwqueue.run) returns jsonb
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   select jsonb_object_agg(c.state, c.count)
   from (select hwqueue.shown_state(s.state, p_run) as state, count(*) as count
         from hwqueue.step s where s.run_id = p_run.run_id group by 1) c
-$$;
+); end $$;
 
 -- The numbers of steps of a run by their names, a JSON list.
 -- Raises: QHF06, QHA01.

@@ -30,8 +30,8 @@ $$;
 -- Returns a header that names the spans of the attempts that ended the parents of a step, 32 at most, of its
 -- first 100; none where no parent has one: items of maps, and kinds without a lease, have none.
 create or replace function hwqueue.traced_parents(p_run hwqueue.run, p_step int) returns jsonb
-language sql volatile
-as $$
+language plpgsql volatile
+as $$ begin return (
   select case when count(*) = 0 then '{}'
     else jsonb_build_object('parent_traceparents', jsonb_agg(p.traceparent order by p.step_no)) end
   from (
@@ -44,7 +44,7 @@ as $$
       where x.run_id = p_run.run_id and x.step_no = e.from_no offset 0) s
     where s.traceparent is not null
     order by s.step_no limit 32) p
-$$;
+); end $$;
 
 -- When what is released now may begin: its run may have been submitted for later.
 create or replace function hwqueue.start_time(p_run hwqueue.run, p_now timestamptz) returns timestamptz
@@ -58,14 +58,14 @@ $$;
 -- another session holds.
 -- Locks: the outcomes, skip locked.
 create or replace function hwqueue.hold_outcomes(p_leases uuid[]) returns uuid[]
-language sql volatile
-as $$
-  select array(
+language plpgsql volatile
+as $$ begin return
+  array(
     select x.lease_id
     from (select l from unnest(p_leases) l order by l) i(lease_id)
     cross join lateral (  -- by key, whatever the statistics say
-      select o.lease_id from hwqueue.outcome o where o.lease_id = i.lease_id for update skip locked) x)
-$$;
+      select o.lease_id from hwqueue.outcome o where o.lease_id = i.lease_id for update skip locked) x);
+end $$;
 
 -- Writes the leases of steps, or of items, of one queue: new ones, and of a retry those that are there
 -- (p_known): with their outcomes deleted, the params that their requests have, and attempts from 0. Claims

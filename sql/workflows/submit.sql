@@ -464,14 +464,14 @@ $$;
 
 -- Returns what a definition asks of all nodes and its run still asks: a submission may have replaced it.
 create or replace function hwqueue.shared_level(p_settings jsonb, p_level jsonb) returns jsonb
-language sql immutable parallel safe
-as $$
-  select hwqueue.present('affinity_tags', (
+language plpgsql immutable parallel safe
+as $$ begin return
+  hwqueue.present('affinity_tags', (
       select jsonb_object_agg(t.key, t.value) from jsonb_each(p_settings -> 'affinity_tags') t
       where p_level #> array['affinity_tags', t.key] = t.value))
     || case when p_level -> 'placement' @> (p_settings -> 'placement')
-      then jsonb_build_object('placement', p_settings -> 'placement') else '{}' end
-$$;
+      then jsonb_build_object('placement', p_settings -> 'placement') else '{}' end;
+end $$;
 
 -- Counts the steps of open runs, ended ones among them, and nested runs of each tenant again, as admit_work
 -- adds them. It reads no step. Tenants with less than a thousand have no row. Nobody waits for it: a count is

@@ -166,8 +166,8 @@ $$;
 -- Locks: the arrivals, skip locked.
 create or replace function hwqueue.take_arrivals(p_run uuid, p_step int, p_kind text,
   out arrivals int, out reason text)
-language sql volatile
-as $$
+language plpgsql volatile
+as $$ begin
   with gone as (
     delete from hwqueue.arrival a where a.ctid = any (array(
       select x.ctid from hwqueue.arrival x
@@ -175,8 +175,8 @@ as $$
       for update skip locked))
     returning a.reason
   )
-  select count(*)::int, min(g.reason) from gone g
-$$;
+  select count(*)::int, min(g.reason) into arrivals, reason from gone g;
+end $$;
 
 -- The tenant of a run: sweeps take turns by it. '' for one that has none, or is gone.
 create or replace function hwqueue.run_tenant(p_run uuid) returns text
