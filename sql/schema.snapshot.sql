@@ -2723,7 +2723,7 @@ CREATE FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timest
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp with time zone) RETURNS TABLE(run_id uuid, step_no integer, kind text, turn bigint)
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.full_nodes() RETURNS TABLE(node_id uuid, concurrency integer)
     LANGUAGE sql STABLE;
@@ -2745,7 +2745,7 @@ CREATE FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_s
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.gang_rooms(p_classes hwqueue.placement_class[], p_members integer[], p_which text, p_now timestamp with time zone) RETURNS hwqueue.gang_room[]
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE
     SET enable_nestloop TO 'off'
     SET enable_hashjoin TO 'on'
     SET enable_seqscan TO 'on'
@@ -2908,7 +2908,7 @@ CREATE FUNCTION hwqueue.idle_load(p_node hwqueue.node) RETURNS hwqueue.node_load
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.idle_steps(p_run hwqueue.run) RETURNS SETOF hwqueue.step
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.ignored_labels_of(p_labels jsonb) RETURNS text[]
     LANGUAGE plpgsql;
@@ -3112,7 +3112,7 @@ CREATE FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamp with time zone) RETURNS jsonb
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE
     SET enable_nestloop TO 'off'
     SET enable_hashjoin TO 'on'
     SET enable_seqscan TO 'on';
@@ -3614,13 +3614,13 @@ CREATE FUNCTION hwqueue.near_items(p_run hwqueue.run, p_map hwqueue.map, p_defin
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.near_origin(p_near jsonb, p_part jsonb) RETURNS text
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_item integer DEFAULT NULL::integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.needed_amounts(p_class hwqueue.placement_class, p_default_cpu text, p_share_mode text) RETURNS TABLE(name text, amount bigint)
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3931,7 +3931,7 @@ CREATE FUNCTION hwqueue.parse_wire_entry(p_blob bytea, p_at integer, p_length in
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.part_origins(p_levels jsonb, p_path text[], p_part jsonb, p_rest text) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean, p_now timestamp with time zone) RETURNS hwqueue.headline
     LANGUAGE plpgsql STABLE
@@ -4101,7 +4101,7 @@ CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone) RETURNS voi
     SET lock_timeout TO '100ms';
 
 CREATE FUNCTION hwqueue.prune_gangs(p_limit integer, p_ended uuid[] DEFAULT '{}'::uuid[]) RETURNS void
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_lanes(p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
@@ -4734,7 +4734,7 @@ CREATE FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) RETURN
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.served_names(p_now timestamp with time zone, OUT queues text[], OUT tasks text[], OUT any_queue boolean, OUT any_task boolean, OUT declared text[]) RETURNS record
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.server_timeline() RETURNS integer
     LANGUAGE sql;

@@ -13,10 +13,10 @@
 -- the best that is free.
 create or replace function hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb,
   p_prefers boolean, p_now timestamptz) returns jsonb
-language sql stable
+language plpgsql stable
   -- all nodes: by hash, whatever the statistics say
   set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on
-as $$
+as $$ begin return (
   with step as materialized (  -- the order in which rules exclude nodes
     select s.stage, s.rank
     from unnest(array['live', 'cordon', 'served', 'labels', 'taints', 'trust', 'isolation', 'capacity',
@@ -116,7 +116,7 @@ as $$
     'best_free', (select b.node_id from best b where b.failures = 0
         order by b.affinity desc nulls last, b.name limit 1))
   from verdict v
-$$;
+); end $$;
 
 -- Returns {"wanted", "has", "holders", "place"} of one failed rule, without those that do not apply.
 create or replace function hwqueue.failure_detail(p_failure hwqueue.failure, p_facts jsonb, p_kept_out text,

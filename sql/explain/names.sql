@@ -47,8 +47,8 @@ as $$ select regexp_replace(lower(p_name), '[[:alpha:]]{3,}|[^[:alnum:]]', '', '
 -- Returns the name that is most similar to another one, whatever its case; null if none is within two
 -- edits and a third of the length without its fixed part. Names of more than 64 characters have none.
 create or replace function hwqueue.nearest_name(p_name text, p_names text[]) returns text
-language sql immutable parallel safe
-as $$
+language plpgsql immutable parallel safe
+as $$ begin return (
   with wanted as materialized (
     select f.fixed, least(2, (length(p_name) - length(f.fixed)) / 3) as most
     from (select hwqueue.fixed_part(p_name) as fixed) f
@@ -65,14 +65,14 @@ as $$
       limit 200) n) k
   where k.edits is not null
   order by k.edits, k.name collate "C" limit 1
-$$;
+); end $$;
 
 -- Returns the queues and tasks that live nodes serve together. any_queue, any_task: one of them serves all.
 -- declared: tasks for which their apps declare defaults.
 create or replace function hwqueue.served_names(p_now timestamptz, out queues text[],
   out tasks text[], out any_queue boolean, out any_task boolean, out declared text[])
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin
   with live as materialized (
     select distinct n.queues, n.tasks, n.declared
     from hwqueue.node n
@@ -84,7 +84,8 @@ as $$
          exists (select from live l where l.queues is null),
          exists (select from live l where l.tasks is null),
          array(select distinct t from live l, unnest(l.declared) t)
-$$;
+  into queues, tasks, any_queue, any_task, declared;
+end $$;
 
 -- Says that no live node serves a queue and task. The lists are those of served_names. p_tells_nearest:
 -- name the most similar one, which takes milliseconds.

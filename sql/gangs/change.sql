@@ -338,8 +338,8 @@ $$;
 -- dropped queues and those of p_ended that have ended.
 -- Locks: the gangs, skip locked.
 create or replace function hwqueue.prune_gangs(p_limit int, p_ended uuid[] default '{}') returns void
-language sql volatile
-as $$
+language plpgsql volatile
+as $$ begin
   with gone as (
     delete from hwqueue.gang d where d.gang_id = any (array(
       select g.gang_id from hwqueue.gang g
@@ -357,5 +357,5 @@ as $$
       order by g.gang_id for update skip locked))
     returning d.gang_id
   )
-  delete from hwqueue.team_change c using gone d where c.team_id = d.gang_id
-$$;
+  delete from hwqueue.team_change c using gone d where c.team_id = d.gang_id;
+end $$;

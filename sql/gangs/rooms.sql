@@ -63,10 +63,10 @@ $$;
 -- as amounts, so fewer may fit.
 create or replace function hwqueue.gang_rooms(p_classes hwqueue.placement_class[], p_members int[],
   p_which text, p_now timestamptz) returns hwqueue.gang_room[]
-language sql stable
+language plpgsql stable
   -- all nodes: by hash, whatever the statistics and the settings of the caller say
   set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on set jit = off
-as $$
+as $$ begin return (
   with ask as materialized (
     select c.class_no, c.class, (c.class).task_name as task, (c.class).is_pinned or (c.class).trusts <> '{}'
              as by_node, (
@@ -149,7 +149,7 @@ as $$
              greatest(0, least(r.copies, r.concurrency - coalesce(u.claims, 0)))::int as copies
       from room r left join running u on u.node_id = r.node_id) m
     where p_which <> 'now' or m.copies > 0)
-$$;
+); end $$;
 
 -- Returns the places of nodes: each level of p_together has its own, the level fleet one. place: '' without
 -- p_together and p_same. value: see domain_value. alike: the labels in p_same. Nodes with different values of

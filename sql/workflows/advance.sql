@@ -80,8 +80,8 @@ $$;
 -- tally must not hide the others. Chance says, too, which half comes first: the limit may be 1.
 create or replace function hwqueue.fresh_arrivals(p_limit int, p_from timestamptz)
 returns table (run_id uuid, step_no int, kind text, turn bigint)
-language sql volatile
-as $$
+language plpgsql volatile
+as $$ begin return query
   with recursive oldest as materialized (
     select a.arrival_id, a.run_id, a.step_no, a.kind, a.at, a.tenant from hwqueue.arrival a
     where a.at >= p_from and a.after_xid is null
@@ -134,8 +134,8 @@ as $$
              row_number() over (partition by w.tenant order by w.at), 0.5
       from own w) x
     group by x.tenant, x.run_id, x.step_no, x.kind) g
-  order by g.turn, random() limit p_limit
-$$;
+  order by g.turn, random() limit p_limit;
+end $$;
 
 -- Stamps changes of runs' states with a transaction id that is later than they are: a session that may have
 -- read the state before has a lower one. It had its id when it read the run, the change was committed after

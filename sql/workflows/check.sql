@@ -125,8 +125,8 @@ $$;
 -- if that asks it, too. p_rest: of a part that none of them has; null: it came from the task.
 create or replace function hwqueue.part_origins(p_levels jsonb, p_path text[], p_part jsonb, p_rest text)
 returns jsonb
-language sql immutable
-as $$
+language plpgsql immutable
+as $$ begin return (
   with level as (
     select l.ordinality as n
     from jsonb_array_elements(p_levels) with ordinality l
@@ -141,7 +141,7 @@ as $$
   select coalesce(jsonb_agg((array['workflow', 'submission', null, 'step', 'task', 'version', 'update'])[n.n]
     order by n.n), jsonb_build_array(coalesce(p_rest, 'task')))
   from named n
-$$;
+); end $$;
 
 -- Returns the origins of the placements of a run's steps, by "number of step".
 -- Steps with one class, one placement of their own and one update have the same ones, so each is computed

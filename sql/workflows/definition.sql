@@ -7,8 +7,8 @@ create or replace function hwqueue.find_workflow(p_name text, p_options jsonb) r
 language plpgsql stable
 as $$
 declare
-  v_version int := hwqueue.json_integer(hwqueue.json_object(p_options, 'options') -> 'version',
-    'options.version', 1, 2147483647);
+  v_options jsonb := hwqueue.json_object(p_options, 'options');
+  v_version int := hwqueue.json_integer(v_options -> 'version', 'options.version', 1, 2147483647);
   v_workflow hwqueue.workflow;
 begin
   select w.* into v_workflow from hwqueue.workflow w

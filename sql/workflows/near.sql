@@ -290,8 +290,8 @@ end $$;
 -- Says of a part of a placement which steps it is near, or away from, and where those have run: "near train
 -- -> rack 7". Null: the part is not of that kind.
 create or replace function hwqueue.near_origin(p_near jsonb, p_part jsonb) returns text
-language sql stable
-as $$
+language plpgsql stable
+as $$ begin return (
   with part as (
     select e.expr -> case when p_near ->> 'what' in ('node', 'rack') then p_near ->> 'what' else 'values' end
       as places
@@ -315,4 +315,4 @@ as $$
     string_agg(p.word, ' or ' order by p.ordinality) filter (where p.ordinality <= 3),
     case when count(*) > 3 then format(' or %s more', count(*) - 3) end)
   from place p having count(*) > 0
-$$;
+); end $$;

@@ -132,8 +132,8 @@ $$;
 -- The steps of a run that wait for nobody's work: held ones, those that sleep, and nested runs that are to be
 -- opened or retried.
 create or replace function hwqueue.idle_steps(p_run hwqueue.run) returns setof hwqueue.step
-language sql volatile
-as $$
+language plpgsql volatile
+as $$ begin return query
   select s.*
   from hwqueue.step s
   where s.run_id = p_run.run_id
@@ -145,8 +145,8 @@ as $$
             and n.parent_attempt = p_run.attempt)
       from hwqueue.workflow_step d
       where d.workflow_id = p_run.workflow_id and d.step_no = s.step_no))
-  order by s.step_no
-$$;
+  order by s.step_no;
+end $$;
 
 -- Ends up to p_limit steps of a run that will not go on, and returns their number: held ones are skipped,
 -- others are cancelled.
