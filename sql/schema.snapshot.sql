@@ -1366,16 +1366,16 @@ CREATE FUNCTION hwqueue.booked_on(p_node uuid, p_leases uuid[]) RETURNS jsonb[]
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.broken_checkpoints() RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
-    LANGUAGE sql;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.broken_joins() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
-    LANGUAGE sql;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.broken_lanes() RETURNS TABLE(rule text, subject text, detail jsonb)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.broken_maps() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
-    LANGUAGE sql;
+    LANGUAGE sql STABLE;
 
 CREATE TABLE hwqueue.claim (
     lease_id uuid NOT NULL,
@@ -1439,7 +1439,7 @@ CREATE FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_class, p_c
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.broken_runs() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
-    LANGUAGE sql;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.broken_teams() RETURNS TABLE(rule text, subject uuid, detail jsonb)
     LANGUAGE sql STABLE;
@@ -2796,7 +2796,7 @@ CREATE FUNCTION hwqueue.get_workflow_run(p_run uuid) RETURNS TABLE(run_id uuid, 
     SET enable_seqscan TO 'off';
 
 CREATE FUNCTION hwqueue.going_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off';
 
@@ -2869,7 +2869,7 @@ CREATE FUNCTION hwqueue.histogram_bounds() RETURNS double precision[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.histogram_of(p_seconds double precision[]) RETURNS bigint[]
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.histogram_quantile(p_counts bigint[], p_part double precision) RETURNS double precision
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
@@ -3900,7 +3900,7 @@ CREATE FUNCTION hwqueue.page_source(p_filter hwqueue.lease_filter, p_cursor json
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.parked_reasons(p_queue_id integer, p_class bigint, p_limit integer, p_now timestamp with time zone) RETURNS TABLE(class_id bigint, pending bigint, oldest_at timestamp with time zone, code text, message text)
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE
     SET enable_nestloop TO 'on';
 
 CREATE FUNCTION hwqueue.parse_classes(p_list jsonb, p_field text, p_known text[]) RETURNS text[]
@@ -3981,7 +3981,7 @@ CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind 
     SET enable_nestloop TO 'off';
 
 CREATE FUNCTION hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer) RETURNS TABLE(turn bigint, place text, domain text, value text, alike text, nodes bigint, room integer, emptied integer, kinds bigint, in_the_way uuid[], places bigint, most_emptied integer)
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE
     SET enable_nestloop TO 'off'
     SET enable_hashjoin TO 'on'
     SET jit TO 'off';
@@ -5352,7 +5352,7 @@ CREATE FUNCTION hwqueue.updatable_steps(p_run hwqueue.run, p_of integer[], p_nam
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.update_groups(p_run hwqueue.run, p_steps integer[], p_update jsonb) RETURNS TABLE(steps integer[], is_nested boolean, class_id bigint, former jsonb, own jsonb, content jsonb)
-    LANGUAGE sql;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER

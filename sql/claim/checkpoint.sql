@@ -152,7 +152,7 @@ as $$ begin return (
 
 -- Checkpoints and signals whose lease is gone: neither it nor its outcome is there.
 create or replace function hwqueue.broken_checkpoints() returns table (rule text, lease_id uuid, detail jsonb)
-language sql volatile
+language sql stable
 as $$
   select 'checkpoint_lease', x.lease_id, jsonb_build_object('table', x.kind, 'rows', count(*))
   from (

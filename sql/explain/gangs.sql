@@ -16,9 +16,9 @@
 create or replace function hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size int)
 returns table (turn bigint, place text, domain text, value text, alike text, nodes bigint, room int,
   emptied int, kinds bigint, in_the_way uuid[], places bigint, most_emptied int)
-language sql stable
+language plpgsql stable
   set enable_nestloop = off set enable_hashjoin = on set jit = off
-as $$
+as $$ begin return query
   with shown as materialized (
     select p.*, count(*) over () as places, max(p.emptied) over () as most_emptied, row_number() over (
              order by p.members desc, case when p.members = p_size then p.level end,
@@ -43,8 +43,8 @@ as $$
   join (select o.turn, count(*) as nodes from on_node o group by o.turn) n on n.turn = h.turn
   left join (
     select d.turn, array_agg(d.node_id order by d.nth) as node_ids from freed d
-    where d.before < p_size - d.room and d.nth <= 20 group by d.turn) f on f.turn = h.turn
-$$;
+    where d.before < p_size - d.room and d.nth <= 20 group by d.turn) f on f.turn = h.turn;
+end $$;
 
 -- Returns the claims on these nodes, those that have run longest first: claims: 20 as in holder_list, of the
 -- caller's own tenants; others: how many there are of other tenants, counted to 1,000.

@@ -80,8 +80,8 @@ $$;
 create or replace function hwqueue.parked_reasons(p_queue_id int, p_class bigint, p_limit int,
   p_now timestamptz)
 returns table (class_id bigint, pending bigint, oldest_at timestamptz, code text, message text)
-language sql stable set enable_nestloop = on
-as $$
+language plpgsql stable set enable_nestloop = on
+as $$ begin return query
   select w.class_id, w.pending, (l.lease).created_at, t.code, t.headline
   from (
     select s.class_id, count(*) as pending, min(s.lease_id::text collate "C")::uuid as first_id
@@ -90,5 +90,5 @@ as $$
       and (p_class is null or s.class_id = p_class)
     group by s.class_id order by 2 desc, 1 limit p_limit) w
   cross join lateral (select x as lease from hwqueue.lease x where x.lease_id = w.first_id offset 0) l
-  cross join lateral hwqueue.limit_wait(l.lease, p_now) t
-$$;
+  cross join lateral hwqueue.limit_wait(l.lease, p_now) t;
+end $$;

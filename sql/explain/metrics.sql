@@ -223,8 +223,8 @@ as $$ select greatest(extract(epoch from p_now - p_at), 0)::double precision $$;
 -- look_at_node takes for a good start.
 create or replace function hwqueue.going_metrics(p_now timestamptz)
 returns table (name text, labels jsonb, value double precision)
-language sql stable set enable_seqscan = off set enable_bitmapscan = off
-as $$
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off
+as $$ begin return query
   with counted as materialized (
     select r.name as workflow, r.state, count(*) as runs
     from hwqueue.run r where r.finished_at is null group by r.name, r.state
@@ -314,5 +314,5 @@ as $$
   union all
   select 'hwqueue_everywhere_failing_nodes', jsonb_build_object('queue', o.queue, 'task', o.task),
          coalesce(sum(o.failing), 0)
-  from shown o group by o.queue, o.task
-$$;
+  from shown o group by o.queue, o.task;
+end $$;

@@ -84,7 +84,7 @@ $$;
 -- sleep that nothing will end, or a step that has ended is due), wait_signal (a step waits for a signal that
 -- is there), step_nested and run_nested (a step and the run nested in it do not agree).
 create or replace function hwqueue.broken_runs() returns table (rule text, run_id uuid, detail jsonb)
-language sql volatile
+language sql stable
 as $$
   with running as materialized (
     select s.*, d.kind, d.settings
@@ -192,7 +192,7 @@ $$;
 -- more: a retry counts them again. Steps and their parents are added up, not joined: a join of thousands may
 -- run as a nested loop before the tables are analyzed.
 create or replace function hwqueue.broken_joins() returns table (rule text, run_id uuid, detail jsonb)
-language sql volatile
+language sql stable
 as $$
   with counted as (
     select r.run_id, c.*, t.run_id is not null as has_tally, a.run_id is not null as has_arrivals,
@@ -246,7 +246,7 @@ $$;
 -- The rules run_items and run_stuck for maps that are open. Items that are open are those spawned less those
 -- counted; those that failed are counted apart, and may have gone with their queue.
 create or replace function hwqueue.broken_maps() returns table (rule text, run_id uuid, detail jsonb)
-language sql volatile
+language sql stable
 as $$
   with counted as (
     select r, m, d, t, t.need - t.arrived - coalesce(a.arrived, 0) as open_now,

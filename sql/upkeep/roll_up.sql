@@ -341,8 +341,8 @@ as $$ select array[0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400
 
 -- Counts times, in seconds, by bucket.
 create or replace function hwqueue.histogram_of(p_seconds double precision[]) returns bigint[]
-language sql immutable
-as $$
+language plpgsql immutable
+as $$ begin return (
   with placed as materialized (
     -- negated, because width_bucket puts a bound into the next bucket
     select 14 - width_bucket(-t.seconds, array[-86400, -14400, -3600, -900, -300, -60, -30, -10, -5, -1,
@@ -352,7 +352,7 @@ as $$
   select array(
     select (select count(*) from placed p where p.bucket = b.bucket) from generate_series(0, 14) b(bucket)
     order by b.bucket)
-$$;
+); end $$;
 
 -- Adds two histograms, or subtracts the second (p_sign -1). Null stands for an empty one.
 create or replace function hwqueue.add_histograms(p_a bigint[], p_b bigint[],

@@ -109,7 +109,7 @@ $$;
 -- is_nested: they have none, and are runs later.
 create or replace function hwqueue.update_groups(p_run hwqueue.run, p_steps int[], p_update jsonb)
 returns table (steps int[], is_nested boolean, class_id bigint, former jsonb, own jsonb, content jsonb)
-language sql volatile
+language sql stable
 as $$
   select g.steps, g.is_nested, g.class_id, g.former, g.own, coalesce(g.own -> 'level', '{}')
       || jsonb_build_object('options', coalesce(g.own, '{}') - array['level', 'update'])
