@@ -26,7 +26,8 @@ begin
   end if;
   return query
     with taken as (
-      delete from hwqueue.ready r where r.ctid = any (p_picked.ctids) returning r.*
+      delete from hwqueue.ready r where r.ctid = any (p_picked.ctids)
+      returning r.lease_id, r.queue_id, r.class_id, r.tier, r.rank, r.position, r.claim_count, r.attempt_count
     ), detail as materialized (
       select t.lease_id, t.queue_id, t.class_id, t.tier, t.rank, t.position,
              hwqueue.next_token(p_generation, t.claim_count) as claim_token,
