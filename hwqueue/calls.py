@@ -278,6 +278,7 @@ HAND_OVER_NODE = _call("hand_over_node(node, login)")
 EXPLAIN_LEASE = _call("explain_lease(lease)", types.LeaseExplanation)
 EXPLAIN_CLASS = _call("explain_class(class)", types.ClassExplanation)
 WHAT_IF = _call("what_if(nodes)", types.ServedClass)
+PREVIEW_PREEMPTION = _call("preview_preemption(lease)", types.Preemption)
 
 # services
 SET_SERVICE_POLICY = _call("set_service_policy(service, policy)", dict)

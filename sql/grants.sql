@@ -118,6 +118,7 @@ grant execute on function
   hwqueue.list_nodes(text, uuid, text, int),
   hwqueue.explain_lease(uuid),
   hwqueue.explain_class(bigint),
+  hwqueue.preview_preemption(uuid),
   hwqueue.what_if(jsonb),
   hwqueue.node_claims(uuid, int),
   hwqueue.list_queues(),

@@ -305,6 +305,8 @@ CREATE TABLE hwqueue.queue (
     everywhere_tenants text[] DEFAULT '{}'::text[] NOT NULL,
     everywhere_limit integer DEFAULT 20 NOT NULL,
     tuning hwqueue.queue_tuning NOT NULL,
+    preempt jsonb,
+    preemptible jsonb,
     limits text[] DEFAULT '{}'::text[] NOT NULL,
     has_lanes boolean DEFAULT false NOT NULL,
     CONSTRAINT queue_ageing_step_check CHECK ((ageing_step >= '00:00:00'::interval)),
@@ -330,6 +332,10 @@ COMMENT ON COLUMN hwqueue.queue.everywhere_tenants IS 'tenants whose callers may
 COMMENT ON COLUMN hwqueue.queue.everywhere_limit IS 'how many everywhere tasks such a tenant has at most';
 
 COMMENT ON COLUMN hwqueue.queue.tuning IS 'the policy for experts';
+
+COMMENT ON COLUMN hwqueue.queue.preempt IS 'how its leases preempt those of later tiers; null: not at all';
+
+COMMENT ON COLUMN hwqueue.queue.preemptible IS 'when its leases may be preempted; null: as by default';
 
 COMMENT ON COLUMN hwqueue.queue.limits IS 'limits of all leases that are spawned into it';
 
@@ -962,7 +968,7 @@ COMMENT ON COLUMN hwqueue.tally.low IS 'of items: while more of them are open, t
 CREATE FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_is_of_items boolean, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_tenant text, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone) RETURNS void
+CREATE FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_for jsonb DEFAULT '{}'::jsonb) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.asks_lock_holders() RETURNS boolean
@@ -2450,6 +2456,9 @@ COMMENT ON COLUMN hwqueue.limit_rule.changed_from IS 'reap has yet to fold the l
 CREATE FUNCTION hwqueue.find_limit(p_name text) RETURNS hwqueue.limit_rule
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.find_preemptors(p_limit integer, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with time zone, p_left_out text[] DEFAULT '{}'::text[]) RETURNS bigint
     LANGUAGE plpgsql;
 
@@ -2504,6 +2513,9 @@ CREATE FUNCTION hwqueue.find_score_group(p_request hwqueue.claim_request, p_fit 
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text) RETURNS hwqueue.spawn_target
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.find_victims(p_lease hwqueue.lease, p_turn integer, p_now timestamp with time zone) RETURNS TABLE(node_id uuid, stops uuid[])
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.webhook (
@@ -2575,7 +2587,8 @@ CREATE TABLE hwqueue.replacement (
     old_at timestamp with time zone,
     reason text,
     tries integer DEFAULT 0 NOT NULL,
-    next_try_at timestamp with time zone NOT NULL
+    next_try_at timestamp with time zone NOT NULL,
+    victims uuid[]
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
@@ -2589,13 +2602,18 @@ COMMENT ON COLUMN hwqueue.replacement.old_goes IS 'what becomes of the other one
 
 COMMENT ON COLUMN hwqueue.replacement.is_overlapping IS 'where there is room for both, the other one is asked to stop once this one runs';
 
-COMMENT ON COLUMN hwqueue.replacement.state IS 'waiting; held (the other one waited, and waits on until this one is claimed); stopping (the other one is asked to stop); overlapping (it is asked once this one runs)';
+COMMENT ON COLUMN hwqueue.replacement.state IS 'waiting; held (the other one waited, and waits on until this one is claimed); stopping (the other one is asked to stop); overlapping (it is asked once this one runs); preempting (it seeks victims)';
 
 COMMENT ON COLUMN hwqueue.replacement.old_token IS 'the claim of the other one that is asked to stop';
 
 COMMENT ON COLUMN hwqueue.replacement.old_at IS 'while it is held: since when the other one was claimable';
 
 COMMENT ON COLUMN hwqueue.replacement.reason IS 'why the place could not be taken at the last try';
+
+COMMENT ON COLUMN hwqueue.replacement.victims IS 'the leases that it preempts; null: it replaces another one, or seeks them';
+
+CREATE FUNCTION hwqueue.finish_preemption(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone) RETURNS text
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.finish_replacement(p_row hwqueue.replacement, p_has_run boolean, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
@@ -3283,6 +3301,9 @@ CREATE FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail js
 
 CREATE FUNCTION hwqueue.leave_lanes(p_leases uuid[]) RETURNS void
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.leaving_claims(p_node uuid) RETURNS uuid[]
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.left_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[], p_without uuid[]) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
@@ -4057,6 +4078,16 @@ CREATE FUNCTION hwqueue.prefer_own_node(p_lease uuid, p_node uuid) RETURNS void
 
 CREATE FUNCTION hwqueue.present(p_key text, p_value jsonb) RETURNS jsonb
     LANGUAGE sql STABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.preview_preemption(p_lease uuid) RETURNS TABLE(node_id uuid, node text, victims jsonb, reason text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb DEFAULT '{}'::jsonb) RETURNS TABLE(step_no integer, step text, state text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5016,7 +5047,7 @@ CREATE FUNCTION hwqueue.stop_verdict(p_reason text) RETURNS text
 CREATE FUNCTION hwqueue.stop_webhook(p_webhook hwqueue.webhook, p_reason text) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.stoppable_claims(p_node_ids uuid[]) RETURNS uuid[]
+CREATE FUNCTION hwqueue.stoppable_claims(p_node_ids uuid[], p_tier smallint, p_now timestamp with time zone) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_expired boolean, p_dead uuid[], p_now timestamp with time zone) RETURNS jsonb
@@ -5302,6 +5333,9 @@ CREATE FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time 
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) RETURNS hwqueue.everywhere_node
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.try_preemption(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone) RETURNS text
@@ -7294,6 +7328,8 @@ CREATE INDEX profile_judged_as ON hwqueue.profile USING btree (judged_as) WHERE 
 
 CREATE UNIQUE INDEX queue_name ON hwqueue.queue USING btree (name) WHERE (dropped_at IS NULL);
 
+CREATE INDEX queue_preempt ON hwqueue.queue USING btree (queue_id) WHERE (preempt IS NOT NULL);
+
 CREATE UNIQUE INDEX ready_class ON hwqueue.ready USING btree (class_id, tier, rank, "position");
 
 CREATE INDEX ready_deadline ON hwqueue.ready USING btree (GREATEST(deadline, eligible_at)) WHERE (deadline IS NOT NULL);
@@ -7673,7 +7709,7 @@ REVOKE ALL ON FUNCTION hwqueue.are_own_tenants(p_tenants jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_is_of_items boolean, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_tenant text, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_for jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.asks_lock_holders() FROM PUBLIC;
 
@@ -8261,6 +8297,8 @@ REVOKE ALL ON FUNCTION hwqueue.find_lease(p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_limit(p_name text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.find_preemptors(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with time zone, p_left_out text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_queue(p_queue text) FROM PUBLIC;
@@ -8273,9 +8311,13 @@ REVOKE ALL ON FUNCTION hwqueue.find_score_group(p_request hwqueue.claim_request,
 
 REVOKE ALL ON FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.find_victims(p_lease hwqueue.lease, p_turn integer, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.find_webhook(p_name text, p_locks boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_workflow(p_name text, p_options jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.finish_preemption(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.finish_replacement(p_row hwqueue.replacement, p_has_run boolean, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8659,6 +8701,8 @@ REVOKE ALL ON FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_k
 REVOKE ALL ON FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.leave_lanes(p_leases uuid[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.leaving_claims(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.left_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[], p_without uuid[]) FROM PUBLIC;
 
@@ -9121,6 +9165,10 @@ REVOKE ALL ON FUNCTION hwqueue.postponed_words(p_item uuid) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.prefer_own_node(p_lease uuid, p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.present(p_key text, p_value jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.preview_preemption(p_lease uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.preview_preemption(p_lease uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.preview_preemption(p_lease uuid) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb) TO hwqueue_producer;
@@ -9703,7 +9751,7 @@ REVOKE ALL ON FUNCTION hwqueue.stop_verdict(p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_webhook(p_webhook hwqueue.webhook, p_reason text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stoppable_claims(p_node_ids uuid[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stoppable_claims(p_node_ids uuid[], p_tier smallint, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_expired boolean, p_dead uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9868,6 +9916,8 @@ GRANT ALL ON FUNCTION hwqueue.trigger_schedule(p_name text, p_params jsonb) TO h
 REVOKE ALL ON FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.try_preemption(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone) FROM PUBLIC;
 

@@ -29,7 +29,7 @@ from hwqueue.worker import WorkerSettings
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "options.md"
 Kind = (
-    Literal["spawn", "unique", "replaces", "retry", "policy", "tuning"]
+    Literal["spawn", "unique", "replaces", "retry", "policy", "preempt", "preemptible", "tuning"]
     | Literal["task", "app", "gang", "everywhere", "submit", "step"]
 )
 # The options of these are those of a spawn where they say nothing else.
@@ -163,6 +163,17 @@ PATCH /api/v1/queues/renders/policy
 `create_queue` takes the same. What is not given stays as it is, or is at its default in a new
 queue. On the command line a policy is JSON, as in SQL.
 """
+PREEMPT = """
+### Preempt
+
+The value of the policy `preempt`: [preemption](../run/security.md#preemption) is off without it.
+What is left out is at its default.
+"""
+PREEMPTIBLE = """
+### Preemptible
+
+The value of the policy `preemptible`. What is left out is at its default.
+"""
 TUNING = """
 ### Tuning
 
@@ -272,7 +283,7 @@ _READ_BY: Mapping[str, tuple[str, str]] = {
     "replaces": ("spawn/replace.sql", "replaces_of"),
 }
 _SHARED = {"gang": "gangs/spawn.sql", "everywhere": "everywhere/define.sql"}
-_WITHOUT_EXAMPLES = ("task", "step", "tuning", "unique", "replaces")
+_WITHOUT_EXAMPLES = ("task", "step", "preempt", "preemptible", "tuning", "unique", "replaces")
 # The parts of the page that have a table of options.
 SECTIONS: Mapping[Kind, str] = {
     "spawn": SPAWN,
@@ -286,6 +297,8 @@ SECTIONS: Mapping[Kind, str] = {
     "step": STEP,
     "retry": RETRY,
     "policy": POLICY,
+    "preempt": PREEMPT,
+    "preemptible": PREEMPTIBLE,
     "tuning": TUNING,
 }
 # Flags that are not called as their setting.

@@ -27,7 +27,7 @@ from hwqueue.client import Client
 from hwqueue.errors import ConfigError, LeaseError
 from hwqueue.meanings import meaning
 from hwqueue.text import duration
-from hwqueue.types import LeaseEvent, LeaseFilter, LeaseState, LeaseSummary, SignalSent, SpawnResult
+from hwqueue.types import LeaseEvent, LeaseFilter, LeaseState, LeaseSummary, SignalSent, SpawnResult, Victim
 
 app = Commands("Spawn work, look at it, cancel it, run it again.")
 
@@ -182,6 +182,15 @@ def explain(
     """Say why a lease is where it is: of a pending one, what keeps which nodes from it."""
     explanation = ask(ctx, Client.explain_lease, identifier(lease_id, "LEASE_ID"))
     show_explanation(ctx, explanation, nodes)
+
+
+@app.command("hwqueue lease preemption 01890a5d-ac96-774b-bcce-b302099a8057")
+def preemption(ctx: typer.Context, lease_id: LeaseId) -> None:
+    """Show where a pending lease would get room if leases of later tiers stopped; none is asked."""
+    found = ask(ctx, Client.preview_preemption, identifier(lease_id, "LEASE_ID"))
+    say(ctx, f"on {found.node}, once these have stopped:" if found.node else str(found.reason))
+    row = row_of(Victim, "lease_id queue task tenant tier ran", ran=lambda victim: duration(victim.ran))
+    show_items(ctx, found.victims, row)
 
 
 @app.command("hwqueue lease history 01890a5d-ac96-774b-bcce-b302099a8057")

@@ -38,7 +38,11 @@ def spans_of(options: type) -> tuple[str, ...]:
 
 
 SPANS, GANG_SPANS = spans_of(SpawnOptions), spans_of(GangOptions)
-POLICY_SPANS = {*spans_of(QueuePolicy), *spans_of(RetryPolicy), "earmark_time"}
+POLICY_SPANS = {
+    *spans_of(QueuePolicy),
+    *spans_of(RetryPolicy),
+    *("earmark_time", "after", "grace", "hold", "min_run"),
+}
 
 
 def spawn_options(options: Mapping[str, Any], field: str) -> dict[str, Any] | None:

@@ -38,8 +38,10 @@ from hwqueue.types.explain import Holder as Holder
 from hwqueue.types.explain import LeaseExplanation as LeaseExplanation
 from hwqueue.types.explain import NearNode as NearNode
 from hwqueue.types.explain import NearReason as NearReason
+from hwqueue.types.explain import Preemption as Preemption
 from hwqueue.types.explain import ServedClass as ServedClass
 from hwqueue.types.explain import SoleBlocker as SoleBlocker
+from hwqueue.types.explain import Victim as Victim
 from hwqueue.types.explain import WaitingLease as WaitingLease
 from hwqueue.types.gangs import AsMember as AsMember
 from hwqueue.types.gangs import Gang as Gang

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -202,3 +202,30 @@ class ServedClass:
     oldest_at: datetime
     fits_at_once: int | None
     is_served_already: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Victim:
+    """A lease of a later tier that runs where another one would get its room. ran: for how long."""
+
+    lease_id: UUID
+    queue: str
+    task: str
+    tenant: str
+    tier: str
+    ran: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preemption:
+    """Where a pending lease would get room if leases of later tiers stopped, and which.
+
+    node, node_id: None when there is no such place; reason says why: `not_pending`, `fits` (a node
+    has room now), `no_victims`. victims: in the order in which they are chosen, none in vain; none
+    at all where others are leaving already.
+    """
+
+    node_id: UUID | None
+    node: str | None
+    victims: tuple[Victim, ...]
+    reason: str | None

@@ -43,8 +43,10 @@ class QueuePolicy:
     nothing: `node`, `rack` or `label:KEY`. earmarks: how many gangs may have room kept for them on
     nodes that they could share; 0: none of this queue. everywhere_tenants: tenants whose callers
     may spawn everywhere tasks; `*`: all. everywhere_limit: how many of these each such tenant may
-    have. limits: of all leases that are spawned into it. tuning: for experts, a JSON object; what
-    is left out stays.
+    have. limits: of all leases that are spawned into it. preempt: how its leases preempt those of
+    later tiers, off by default: `after` it waited for so long, `grace` before a victim is to stop,
+    `most` victims, `hold` of the room, `enabled`. preemptible: `min_run` that spares a lease from
+    being preempted, `max_times` a day. tuning: for experts, a JSON object; what is left out stays.
     """
 
     claim_timeout: timedelta | None = None
@@ -62,6 +64,8 @@ class QueuePolicy:
     everywhere_tenants: Sequence[str] | None = None
     everywhere_limit: int | None = None
     limits: Sequence[str] | None = None
+    preempt: Mapping[str, Any] | None = None
+    preemptible: Mapping[str, Any] | None = None
     tuning: Mapping[str, Any] | None = None
 
     def as_json(self) -> dict[str, Any]:

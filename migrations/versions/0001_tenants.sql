@@ -116,6 +116,8 @@ create table hwqueue.queue (
   everywhere_tenants text[] not null default '{}',
   everywhere_limit int not null default 20,
   tuning hwqueue.queue_tuning not null,
+  preempt jsonb,
+  preemptible jsonb,
   limits text[] not null default '{}',
   has_lanes boolean not null default false,
   primary key (queue_id)
@@ -134,6 +136,9 @@ comment on column hwqueue.queue.everywhere_tenants is
   'tenants whose callers may spawn everywhere tasks; *: all tenants';
 comment on column hwqueue.queue.everywhere_limit is 'how many everywhere tasks such a tenant has at most';
 comment on column hwqueue.queue.tuning is 'the policy for experts';
+create index queue_preempt on hwqueue.queue (queue_id) where preempt is not null;
+comment on column hwqueue.queue.preempt is 'how its leases preempt those of later tiers; null: not at all';
+comment on column hwqueue.queue.preemptible is 'when its leases may be preempted; null: as by default';
 comment on column hwqueue.queue.limits is 'limits of all leases that are spawned into it';
 comment on column hwqueue.queue.has_lanes is
   'it has had leases that wait in lanes, so claims fold changes of lanes';
@@ -1821,6 +1826,7 @@ create table hwqueue.replacement (
   reason text,
   tries int not null default 0,
   next_try_at timestamptz not null,
+  victims uuid[],
   primary key (lease_id)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.05);
 create index replacement_due on hwqueue.replacement (next_try_at);
@@ -1834,10 +1840,12 @@ comment on column hwqueue.replacement.is_overlapping is
   'where there is room for both, the other one is asked to stop once this one runs';
 comment on column hwqueue.replacement.state is
   'waiting; held (the other one waited, and waits on until this one is claimed); stopping (the other one is'
-  ' asked to stop); overlapping (it is asked once this one runs)';
+  ' asked to stop); overlapping (it is asked once this one runs); preempting (it seeks victims)';
 comment on column hwqueue.replacement.old_token is 'the claim of the other one that is asked to stop';
 comment on column hwqueue.replacement.old_at is 'while it is held: since when the other one was claimable';
 comment on column hwqueue.replacement.reason is 'why the place could not be taken at the last try';
+comment on column hwqueue.replacement.victims is
+  'the leases that it preempts; null: it replaces another one, or seeks them';
 
 
 -- == Planner ==

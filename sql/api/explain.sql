@@ -244,6 +244,46 @@ begin
 end
 $$;
 
+-- Returns where a pending lease would get room if leases of later tiers stopped, the place that upkeep would
+-- try first, and who would be asked: victims [{"lease_id", "queue", "task", "tenant", "tier", "ran"}], ran in
+-- seconds. Changes nothing, and does not ask whether the lease's queue has the policy preempt.
+-- reason, without a node: not_pending, fits (a node has room now), or no_victims.
+--
+-- Raises: QHL04, QHA03.
+create or replace function hwqueue.preview_preemption(p_lease uuid)
+returns table (node_id uuid, node text, victims jsonb, reason text)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+  v_now timestamptz := hwqueue.clock();
+  v_lease hwqueue.lease;
+  v_found record;
+begin
+  perform hwqueue.require_all_tenants();
+  v_lease := hwqueue.find_lease(p_lease);
+  victims := '[]';
+  if hwqueue.lease_state(p_lease) <> 'pending' then
+    reason := 'not_pending';
+  else
+    select f.* into v_found from hwqueue.find_victims(v_lease, 0, v_now) f limit 1;
+    node_id := v_found.node_id;
+    node := (select n.name from hwqueue.node n where n.node_id = v_found.node_id);
+    reason := case when v_found.stops is null then 'no_victims' when v_found.node_id is null then 'fits' end;
+    victims := coalesce((
+      select jsonb_agg(jsonb_build_object('lease_id', l.lease_id, 'queue', hwqueue.queue_name(l.queue_id),
+        'task', l.task_name, 'tenant', k.tenant, 'tier', (array['guaranteed', 'best_effort', 'scavenger'])[
+          l.tier + 1], 'ran', extract(epoch from v_now - c.claimed_at)) order by s.ordinality)
+      from unnest(v_found.stops) with ordinality s(lease_id, ordinality)
+      join hwqueue.lease l on l.lease_id = s.lease_id
+      join hwqueue.placement_class k on k.class_id = l.class_id
+      join hwqueue.claim c on c.lease_id = s.lease_id), '[]');
+  end if;
+  return next;
+end
+$$;
+
 -- Returns which pending classes nodes like these could run if they existed and were idle: up to 1,000,
 -- those with the most leases first. Changes nothing.
 --

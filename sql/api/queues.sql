@@ -69,7 +69,8 @@ begin
       everywhere_tenants = v_row.everywhere_tenants, everywhere_limit = v_row.everywhere_limit,
       limits = v_row.limits,
       max_params_bytes = v_row.max_params_bytes, max_result_bytes = v_row.max_result_bytes,
-      retain_completed = v_row.retain_completed, retain_failed = v_row.retain_failed, tuning = v_row.tuning
+      retain_completed = v_row.retain_completed, retain_failed = v_row.retain_failed, tuning = v_row.tuning,
+      preempt = v_row.preempt, preemptible = v_row.preemptible
   where q.queue_id = v_row.queue_id;
   perform hwqueue.move_terms();
   perform hwqueue.note_policy('queue_policy_set', format('queue %s', p_queue), v_before,

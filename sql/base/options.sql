@@ -24,12 +24,17 @@ as $$
       "max_result_bytes": ["integer", 1, 104857600, 1048576],
       "retain_completed": ["span", "0", null, "7 days"], "retain_failed": ["span", "0", null, "30 days"],
       "tuning": ["tuning", null, null, {"window_size": 100, "probe_size": 1000, "weight_affinity": 10,
-        "weight_fit": 1, "weight_spread": 1, "notify": true, "earmark_time": 600}]}'::jsonb
+        "weight_fit": 1, "weight_spread": 1, "notify": true, "earmark_time": 600}],
+      "preempt": ["preempt", null, null], "preemptible": ["preemptible", null, null]}'::jsonb
     when 'tuning' then '{
       "window_size": ["integer", 1, 10000], "probe_size": ["integer", 0, 100000],
       "weight_affinity": ["number", 0, 1000], "weight_fit": ["number", 0, 1000],
       "weight_spread": ["number", 0, 1000], "notify": ["boolean"],
       "earmark_time": ["span", "1 second", "30 days"]}'
+    when 'preempt' then '{"enabled": ["boolean", null, null, true], "after": ["span", "0", "1 day", 5],
+      "grace": ["span", "0", "1 day", 30], "hold": ["span", "1 second", "1 hour", 30],
+      "most": ["integer", 1, 50, 8]}'
+    when 'preemptible' then '{"min_run": ["span", "0", "30 days", 0], "max_times": ["integer", 0, 100, 3]}'
     when 'task' then '{
       "placement": ["any"], "affinity_tags": ["any"], "labels": ["labels"], "patience": ["span", "0"],
       "priority": ["integer", -32768, 32767], "max_attempts": ["integer", 1, 1000], "retry": ["retry"],
@@ -218,7 +223,8 @@ begin
     elsif v_type = 'retry' then
       v_value := hwqueue.normalise_retry(v_value, v_field);
     else
-      v_value := hwqueue.read_object(v_value, v_type, v_field, p_code, p_now);
+      v_value := coalesce(hwqueue.default_values(v_type), '{}')
+        || hwqueue.read_object(v_value, v_type, v_field, p_code, p_now);
     end if;
     if v_value is distinct from v_rule -> 3 or not p_is_part then
       v_read := v_read || jsonb_build_object(v_key, v_value);

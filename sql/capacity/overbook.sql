@@ -73,3 +73,76 @@ as $$ begin return
     join unnest(p_node.gpu_ids, p_load.gpu_used) d(id, used) on d.id = p.parent
     where p.used > 0 and d.used > 0);
 end $$;
+
+-- Returns how many of p_left[i] members of class p_classes[i] are left when a node has taken as many as fit
+-- beside its claims but p_without, one class after the other as in p_class_nos. With p_class_nos '{}', for a
+-- node that is earmarked: '{0}' when all that is booked there fits without them, else '{1}'.
+create or replace function hwqueue.left_on_node(p_node uuid, p_class_nos int[],
+  p_classes hwqueue.placement_class[], p_left int[], p_without uuid[]) returns int[]
+language plpgsql stable
+as $$
+declare
+  v_node hwqueue.node;
+  v_load hwqueue.node_load;
+  v_places int;
+  v_left int[] := p_left;
+  v_no int;
+  v_assignments jsonb[];
+  v_claims int;
+  v_taken record;
+begin
+  select n.* into v_node from hwqueue.node n where n.node_id = p_node;
+  select array_agg(c.assignment) filter (where c.assignment is not null), count(*)
+  into v_assignments, v_claims
+  from hwqueue.claim c
+  where c.node_id = p_node and c.lease_id <> all (p_without);
+  v_load := hwqueue.add_uses(hwqueue.idle_load(v_node), v_node, coalesce(v_assignments, '{}'), 1);
+  v_places := v_node.concurrency - v_claims;  -- null: no limit
+  if p_class_nos = '{}' then
+    return case when hwqueue.load_fits(v_node, v_load) and (v_places < 0) is not true
+      then '{0}'::int[] else '{1}'::int[] end;
+  end if;
+  foreach v_no in array p_class_nos loop
+    while v_left[v_no] > 0 and (v_places <= 0) is not true loop
+      v_taken := hwqueue.earmark_room(p_classes[v_no], v_node, v_load, v_load);
+      exit when not v_taken.fits;
+      v_load := v_taken.p_load;
+      v_left[v_no] := v_left[v_no] - 1;
+      v_places := v_places - 1;
+    end loop;
+  end loop;
+  return v_left;
+end
+$$;
+
+-- Returns p_stops and those of p_candidates that would have to stop as well, so that a node takes p_want[i]
+-- members of class p_classes[i]; null: all of them would not do. The first in order stop, but none in vain.
+-- p_class_nos as in left_on_node.
+create or replace function hwqueue.stops_on_node(p_node uuid, p_class_nos int[],
+  p_classes hwqueue.placement_class[], p_want int[], p_stops uuid[], p_candidates uuid[]) returns uuid[]
+language plpgsql stable
+as $$
+declare
+  v_order uuid[] := array(
+    select c.lease_id from unnest(p_candidates) with ordinality c(lease_id, nth)
+    where c.lease_id <> all (p_stops) order by c.nth);
+  v_more uuid[] := '{}';
+  v_fewer uuid[];
+begin
+  while not 0 = all (
+    hwqueue.left_on_node(p_node, p_class_nos, p_classes, p_want, p_stops || v_more))
+  loop
+    if cardinality(v_more) = cardinality(v_order) then
+      return null;
+    end if;
+    v_more := v_order[: cardinality(v_more) + 1];
+  end loop;
+  for v_nth in reverse cardinality(v_more) - 1 .. 1 loop  -- the last one is needed
+    v_fewer := v_more[: v_nth - 1] || v_more[v_nth + 1 :];
+    if 0 = all (hwqueue.left_on_node(p_node, p_class_nos, p_classes, p_want, p_stops || v_fewer)) then
+      v_more := v_fewer;
+    end if;
+  end loop;
+  return p_stops || v_more;
+end
+$$;

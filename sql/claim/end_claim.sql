@@ -31,6 +31,7 @@ declare
   v_attempts int := p_claim.attempt - case
     when p_claim.is_reserved or v_outcome = 'released' and not v_cancelled then 1 else 0 end;
   v_state text := case when v_cancelled then 'cancelled' else 'failed' end;
+  v_is_victim boolean;  -- of a preemption: it keeps its place in line
   v_lease hwqueue.lease;
   v_message text;
   v_detail jsonb;
@@ -38,6 +39,11 @@ begin
   if p_claim.team_id <> p_claim.lease_id and p_next is not null and hwqueue.is_left_behind(p_claim) then
     p_next := null;
     p_error := coalesce(p_error, jsonb_build_object('reason', 'gang_goes_on', 'gang_id', p_claim.team_id));
+  end if;
+  v_is_victim := v_outcome = 'released' and p_claim.stop_reason = 'preempted' and exists (
+    select from hwqueue.replacement r where p_claim.lease_id = any (r.victims));
+  if v_is_victim then
+    p_error := coalesce(p_error, jsonb_build_object('reason', 'preempted', 'detail', p_claim.stop_detail));
   end if;
   perform hwqueue.remove_claim(p_claim.lease_id);
   insert into hwqueue.attempt (lease_id, claim_token, attempt, node_id, outcome, claimed_at,
@@ -53,7 +59,9 @@ begin
         lanes_passed = case when p_claim.is_reserved then l.lanes_passed end
     where l.lease_id = p_claim.lease_id
     returning l.* into v_lease;
-    if hwqueue.is_assigned(p_claim, v_lease) then
+    if hwqueue.is_assigned(p_claim, v_lease) or v_is_victim and p_claim.team_id is null
+      and v_lease.position > 0 and v_lease.lanes is null and p_next <= p_now and not p_near
+      and v_lease.near_node is null then
       return hwqueue.put_back_in_line(v_lease, hwqueue.claims_until(p_claim.claim_token), p_now);
     end if;
     if p_near or v_lease.near_node is not null then

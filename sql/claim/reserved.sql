@@ -202,16 +202,20 @@ as $$ begin return
 end $$;
 
 -- The tier and rank that an earmark of a lease has: its own, or those of the lease whose place it takes, if
--- these come before.
+-- these come before. One that others were stopped for comes before all of its tier: who was stopped for less
+-- could be stopped again.
 create or replace function hwqueue.earmark_order(p_lease uuid, out tier smallint, out rank bigint)
 language plpgsql stable
 as $$ begin
-  select l.tier, l.rank into tier, rank from hwqueue.lease l
+  select l.tier, case when exists (
+    select from hwqueue.replacement r where r.lease_id = p_lease and r.victims is not null)
+    then -9223372036854775808 else l.rank end into tier, rank
+  from hwqueue.lease l
   where l.lease_id = any (array(
     select p_lease
     union all
     select r.old_lease from hwqueue.replacement r where r.lease_id = p_lease))
-  order by l.tier, l.rank limit 1;
+  order by 1, 2 limit 1;
 end $$;
 
 -- Whether a node could run a ready lease that comes before this one by tier and rank, if neither this one nor

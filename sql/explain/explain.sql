@@ -263,7 +263,9 @@ begin
     code := case when not v_runs then code when hwqueue.is_everywhere(p_lease.lease_id, p_lease.team_id)
       then 'everywhere_earmarked' else 'gang_earmarked' end;
   elsif v_runs and p_claim.is_reserved and p_claim.team_id is null then
-    code := 'reserved';
+    code := case when p_claim.is_earmark and exists (
+        select from hwqueue.replacement r where r.lease_id = p_lease.lease_id and r.victims is not null)
+      then 'waits_for_preemption' else 'reserved' end;
     headline := format('has room on %s, ', v_node) || case when p_claim.is_earmark
       then 'that is still in use: ' || coalesce(hwqueue.team_words(p_lease.lease_id, null, p_now), '')
       else 'which fetches it with its next claim' end;

@@ -80,7 +80,7 @@ declare
     select o.node_id from hwqueue.overbooked_nodes(array(
       select distinct c.node_id from hwqueue.claim c
       where c.lease_id = any (p_gang.members))) o(node_id) order by 1);
-  v_order uuid[] := hwqueue.stoppable_claims(v_nodes[: 100]);
+  v_order uuid[] := hwqueue.stoppable_claims(v_nodes[: 100], null, null);
   v_node uuid;
   v_found uuid[];
   v_stops uuid[] := case when cardinality(v_nodes) <= 100 then '{}'::uuid[] end;

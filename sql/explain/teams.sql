@@ -30,6 +30,12 @@ as $$ begin return
     where r.lease_id = p_lease), (
     select case when r.old_lease = p_lease
         then format('held back: lease %s takes its place once it is claimed', r.lease_id)
+      when r.victims is not null then format('%s asked to stop for it, %s', hwqueue.count_words(
+          cardinality(r.victims), 'lease of a later tier is', 'leases of later tiers are'), coalesce((
+            select format('and %s in %s at the latest', case count(*) when 1 then 'goes' else 'go' end,
+              hwqueue.span_words(max(c.stop_by + c.claim_timeout) - p_now))
+            from hwqueue.claim c where c.lease_id = any (r.victims) and c.stop_reason = 'preempted'
+            having count(*) > 0), 'and have gone'))
       else format('waits for the place of %s: ', coalesce('lease ' || r.old_lease,
           'a lease of service ' || r.service_id)) || coalesce(hwqueue.postponed_words(r.lease_id), case
         when r.state = 'stopping' then 'that one is asked to stop'

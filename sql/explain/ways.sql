@@ -10,47 +10,6 @@
 -- Nothing is locked or written. The work is bounded: the 3 places with most room that are large enough, and
 -- of each 100 nodes with about 500 claims (ways_in_time).
 
--- Returns how many of p_left[i] members of class p_classes[i] are left when a node has taken as many as fit
--- beside its claims but p_without, one class after the other as in p_class_nos. With p_class_nos '{}', for a
--- node that is earmarked: '{0}' when all that is booked there fits without them, else '{1}'.
-create or replace function hwqueue.left_on_node(p_node uuid, p_class_nos int[],
-  p_classes hwqueue.placement_class[], p_left int[], p_without uuid[]) returns int[]
-language plpgsql stable
-as $$
-declare
-  v_node hwqueue.node;
-  v_load hwqueue.node_load;
-  v_places int;
-  v_left int[] := p_left;
-  v_no int;
-  v_assignments jsonb[];
-  v_claims int;
-  v_taken record;
-begin
-  select n.* into v_node from hwqueue.node n where n.node_id = p_node;
-  select array_agg(c.assignment) filter (where c.assignment is not null), count(*)
-  into v_assignments, v_claims
-  from hwqueue.claim c
-  where c.node_id = p_node and c.lease_id <> all (p_without);
-  v_load := hwqueue.add_uses(hwqueue.idle_load(v_node), v_node, coalesce(v_assignments, '{}'), 1);
-  v_places := v_node.concurrency - v_claims;  -- null: no limit
-  if p_class_nos = '{}' then
-    return case when hwqueue.load_fits(v_node, v_load) and (v_places < 0) is not true
-      then '{0}'::int[] else '{1}'::int[] end;
-  end if;
-  foreach v_no in array p_class_nos loop
-    while v_left[v_no] > 0 and (v_places <= 0) is not true loop
-      v_taken := hwqueue.earmark_room(p_classes[v_no], v_node, v_load, v_load);
-      exit when not v_taken.fits;
-      v_load := v_taken.p_load;
-      v_left[v_no] := v_left[v_no] - 1;
-      v_places := v_places - 1;
-    end loop;
-  end loop;
-  return v_left;
-end
-$$;
-
 -- Returns of these nodes those that may take members, in the order in which assemble tries them: of which
 -- classes, those with least room to spare first, how many now, and how many more when they are empty.
 create or replace function hwqueue.nodes_that_take(p_rooms hwqueue.gang_room[], p_node_ids uuid[])
@@ -93,64 +52,6 @@ begin
 end
 $$;
 
--- Returns the claims of nodes that somebody may stop, up to 50 of each, in the order in which that costs
--- least: single leases before members of other gangs, the later tier, the lower priority, then the younger
--- claim, as recheck_claims has it. A caller of one tenant is told of its own alone. What is reserved does not
--- run yet, and the lease of an everywhere task would only start again.
-create or replace function hwqueue.stoppable_claims(p_node_ids uuid[]) returns uuid[]
-language plpgsql stable
-as $$
-declare
-  v_tenants text[] := hwqueue.my_tenants();
-begin
-  return array(
-    select x.lease_id
-    from (
-      select t.lease_id, t.turn, row_number() over (partition by t.node_id order by t.turn) as nth
-      from (
-        select c.lease_id, c.node_id, row_number() over (order by c.team_id is not null, l.tier desc,
-                 l.priority, c.claimed_at desc, c.lease_id desc) as turn
-        from hwqueue.claim c
-        join hwqueue.lease l on l.lease_id = c.lease_id
-        where c.node_id = any (p_node_ids) and c.is_reserved is not true
-          and c.team_id is distinct from c.lease_id
-          and (v_tenants is null or hwqueue.is_own_lease(c.lease_id, v_tenants))) t) x
-    where x.nth <= 50 order by x.turn);
-end
-$$;
-
--- Returns p_stops and those of p_candidates that would have to stop as well, so that a node takes p_want[i]
--- members of class p_classes[i]; null: all of them would not do. The first in order stop, but none in vain.
--- p_class_nos as in left_on_node.
-create or replace function hwqueue.stops_on_node(p_node uuid, p_class_nos int[],
-  p_classes hwqueue.placement_class[], p_want int[], p_stops uuid[], p_candidates uuid[]) returns uuid[]
-language plpgsql stable
-as $$
-declare
-  v_order uuid[] := array(
-    select c.lease_id from unnest(p_candidates) with ordinality c(lease_id, nth)
-    where c.lease_id <> all (p_stops) order by c.nth);
-  v_more uuid[] := '{}';
-  v_fewer uuid[];
-begin
-  while not 0 = all (
-    hwqueue.left_on_node(p_node, p_class_nos, p_classes, p_want, p_stops || v_more))
-  loop
-    if cardinality(v_more) = cardinality(v_order) then
-      return null;
-    end if;
-    v_more := v_order[: cardinality(v_more) + 1];
-  end loop;
-  for v_nth in reverse cardinality(v_more) - 1 .. 1 loop  -- the last one is needed
-    v_fewer := v_more[: v_nth - 1] || v_more[v_nth + 1 :];
-    if 0 = all (hwqueue.left_on_node(p_node, p_class_nos, p_classes, p_want, p_stops || v_fewer)) then
-      v_more := v_fewer;
-    end if;
-  end loop;
-  return p_stops || v_more;
-end
-$$;
-
 -- Returns the claims that would have to stop so that the p_left members of each class have room on these
 -- nodes; null: it finds none. Greedy: member by member, on the node where fewest more have to stop for it,
 -- and of such nodes where the last of them costs least. So there may be a set with fewer.
@@ -160,7 +61,7 @@ language plpgsql stable
 as $$
 declare
   v_nodes uuid[];
-  v_order uuid[] := hwqueue.stoppable_claims(p_node_ids);
+  v_order uuid[] := hwqueue.stoppable_claims(p_node_ids, null, null);
   v_class_nos text[];  -- of each node, as in nodes_that_take
   v_claims text[];
   v_left int[] := p_left;

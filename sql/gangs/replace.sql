@@ -39,20 +39,31 @@ begin
   select c.* into v_claim from hwqueue.claim c where c.lease_id = p_lease;
   v_ends := v_row.state = 'stopping' and (v_claim.stop_reason is not null or v_claim.is_earmark and exists (
       select from hwqueue.queue q
-      where q.queue_id = v_claim.queue_id and v_claim.claimed_at + (q.tuning).earmark_time <= p_now));
+      where q.queue_id = v_claim.queue_id and v_claim.claimed_at + (q.tuning).earmark_time <= p_now)
+    or v_row.victims is not null and v_claim.is_earmark and (v_lease.deadline <= p_now or not exists (
+      select from hwqueue.node n join hwqueue.node_state s on s.node_id = n.node_id  -- another one will do
+      where n.node_id = v_claim.node_id and n.cordoned_at is null and hwqueue.is_live(n, s, p_now))));
   v_has_run := v_claim.lease_id is not null and v_claim.is_reserved is null
     or coalesce(v_end.attempt, v_lease.attempt_count, 0) > 0;
-  if v_end.state is not null or v_lease.lease_id is null
+  if v_row.victims is not null and v_ends is not true and (v_claim.is_earmark or exists (
+      select from hwqueue.claim c
+      where c.lease_id = any (v_row.victims) and c.stop_reason = 'preempted')) then
+    v_reason := hwqueue.finish_preemption(v_row, v_claim, p_now);
+    update hwqueue.replacement r set reason = v_reason
+    where r.lease_id = p_lease and r.reason is distinct from v_reason;
+  elsif v_end.state is not null or v_lease.lease_id is null
     or v_row.state in ('held', 'overlapping') and v_has_run then
     perform hwqueue.finish_replacement(v_row, v_has_run, p_now);
-  elsif v_row.state = 'stopping' and v_claim.is_reserved is null
+  elsif v_row.state = 'preempting' and hwqueue.lease_state(p_lease) <> 'pending'
+    or v_row.state = 'stopping' and v_claim.is_reserved is null
     or v_row.state = 'waiting' and not exists (
       select from hwqueue.scheduled s where s.held_by = 'place'
         and (s.queue_id, s.available_at, s.lease_id) = (v_lease.queue_id, 'infinity', p_lease)) then
     delete from hwqueue.replacement r  -- it was fetched, waits in line, or was changed: nothing is left to do
     where r.lease_id = p_lease;
-  elsif v_row.state = 'waiting' then
-    v_reason := hwqueue.try_replacement(v_row, v_lease, p_now);
+  elsif v_row.state in ('waiting', 'preempting') then
+    v_reason := case v_row.state when 'preempting' then hwqueue.try_preemption(v_row, v_lease, p_now)
+      else hwqueue.try_replacement(v_row, v_lease, p_now) end;
     update hwqueue.replacement r
     set reason = v_reason, tries = r.tries + 1,
         next_try_at = p_now + case when v_reason in ('busy', 'old_waits', 'unpublished', 'cache_miss')

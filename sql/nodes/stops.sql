@@ -11,9 +11,10 @@
 -- requirements ask. A claim that has been asked stays asked.
 
 -- Asks claims of a node to stop at once (verdict preempted at the next heartbeat), except those that have
--- been asked. Locks: the caller holds node_state and the claims. Notifies: the node's worker.
+-- been asked. p_for: what the event says besides. Locks: the caller holds node_state and the claims.
+-- Notifies: the node's worker.
 create or replace function hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamptz, p_detail text,
-  p_now timestamptz) returns void
+  p_now timestamptz, p_for jsonb default '{}') returns void
 language plpgsql volatile
 as $$
 declare
@@ -32,7 +33,7 @@ begin
   select array_agg(a.lease_id), max(a.login) into v_asked, v_login from asked a;
   if v_asked is not null then
     perform hwqueue.note_leases('claim_stop_requested', v_asked, 'asked to stop: ' || p_detail,
-      jsonb_build_object('reason', 'preempted', 'stop_by', p_by), p_node);
+      jsonb_build_object('reason', 'preempted', 'stop_by', p_by) || p_for, p_node);
     perform hwqueue.wake_node(p_node, v_login);
   end if;
 end

@@ -112,6 +112,9 @@ begin
     perform hwqueue.reap_teams('{gang change,gang earmark,gang}', least(p_limit, 20), v_budget / 4, v_from,
       p_now);
   when 'replacements' then
+    if exists (select from hwqueue.queue q where q.preempt is not null) then
+      perform hwqueue.find_preemptors(least(p_most, 20), p_now);
+    end if;
     perform hwqueue.reap_teams('{replacement}', least(p_limit, 100), v_budget / 4, v_from, p_now);
     if p_done.again then  -- at the end: a node that comes back waits for its row
       v_from.watched_node := hwqueue.watch_nodes(v_from.watched_node, 5 * p_most, p_now);

@@ -54,6 +54,7 @@ CALLS: list[tuple[Any, ...]] = [
     ("lease_logs", "GET /leases/{lease}/logs", {"attempt": 1, "last": True, "limit": 5}),
     ("explain_lease", "GET /leases/{lease}/explanation", {}),
     ("explain_class", "GET /classes/{class_id}/explanation", {}),
+    ("preview_preemption", "GET /leases/{lease}/preemption", {}),
     ("spawn_gang", "POST /gangs", OURS | {"members": MEMBERS, "options": {"together": ["rack"], "hold": 60}}),
     ("list_gangs", "GET /gangs", {"state": "waiting", "limit": 2}),
     ("list_gangs", "GET /gangs", {"before": f"{WHEN},{{gang}}"}, {"before": WHEN, "before_gang": "{gang}"}),

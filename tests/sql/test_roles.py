@@ -59,6 +59,7 @@ _GRANTS: dict[frozenset[str], str] = {
     """,
     OPERATORS: """
       planner_status spawn_everywhere explain_lease explain_class what_if list_leases list_nodes
+      preview_preemption
       list_events node_claims requeue_lease requeue_failed count_leases cancel_leases
       requeue_leases update_leases delete_leases pause_queue resume_queue cordon_node
       uncordon_node drain_node deregister_node taint_node untaint_node attest_node

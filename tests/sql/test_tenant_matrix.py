@@ -277,7 +277,7 @@ REFUSED = {
     *("pause_schedule", "resume_schedule", "trigger_schedule", "backfill_schedule"),
     *("schedule_history", "due_plans", "plan_schedule"),
     *("create_limit", "set_limit", "drop_limit", "list_limits", "limit_lanes", "throttle_limit"),
-    *("set_tenant", "drop_tenant", "list_tenants"),
+    *("set_tenant", "drop_tenant", "list_tenants", "preview_preemption"),
     *("lead_planner", "planner_view", "set_prices", "planner_rooms", "reserve_gang"),
     *("reserve_leases", "assigned_leases", "note_room", "planner_status"),
 }

@@ -35,6 +35,8 @@ MODELS: Mapping[str, tuple[Any, Any]] = {
     "replaces": (types.Replaces, leases.Replaces),
     "retry": (types.RetryPolicy, leases.Retry),
     "policy": (types.QueuePolicy, queues.QueuePolicy),
+    "preempt": (None, queues.Preempt),
+    "preemptible": (None, queues.Preemptible),
     "tuning": (None, queues.Tuning),
     "task": (None, tasks.TaskDefaults),
     "gang": (types.GangOptions, gangs.GangOptions),
@@ -69,6 +71,8 @@ CALLS: Mapping[str, tuple[LiteralString, Sequence[str]]] = {
     "step": (SUBMITTED, ["steps", "draw", "options"]),
     "policy": (RULED, []),
     "retry": (RULED, ["retry"]),
+    "preempt": (RULED, ["preempt"]),
+    "preemptible": (RULED, ["preemptible"]),
     "tuning": (RULED, ["tuning"]),
 }
 

@@ -128,6 +128,14 @@ class Views(Part):
         """
         return self._row(calls.EXPLAIN_CLASS, p_class=class_id)
 
+    def preview_preemption(self, lease_id: UUID | str) -> types.Preemption:
+        """Where a pending lease would get room if leases of later tiers stopped, and which; changes nothing.
+
+        Raises: LeaseNotFound.
+        SQL: preview_preemption. Safe inside your transaction: yes.
+        """
+        return self._row(calls.PREVIEW_PREEMPTION, p_lease=lease_id)
+
     def what_if(
         self, nodes: types.NodeSpec | Mapping[str, Any] | Iterable[types.NodeSpec | Mapping[str, Any]]
     ) -> list[types.ServedClass]:

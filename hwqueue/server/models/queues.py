@@ -39,6 +39,25 @@ class Tuning(Request):
     earmark_time: Annotated[Seconds, Field(ge=1)] | None = None
 
 
+@told("preempt")
+class Preempt(Request):
+    """How leases of a queue preempt those of later tiers; what is left out is at its default."""
+
+    enabled: bool | None = None
+    after: Annotated[Seconds, Field(le=86_400)] | None = None
+    grace: Annotated[Seconds, Field(le=86_400)] | None = None
+    hold: Annotated[Seconds, Field(ge=1, le=3600)] | None = None
+    most: Annotated[Whole, Field(ge=1, le=50)] | None = None
+
+
+@told("preemptible")
+class Preemptible(Request):
+    """When leases of a queue may be preempted; what is left out is at its default."""
+
+    min_run: Annotated[Seconds, Field(le=2_592_000)] | None = None
+    max_times: Annotated[Whole, Field(ge=0, le=100)] | None = None
+
+
 @options_of(
     types.QueuePolicy,
     "policy",
@@ -52,6 +71,8 @@ class Tuning(Request):
         "limits": Annotated[list[Name], Field(max_length=2)],
         "everywhere_tenants": list[Annotated[str, Field(max_length=100)]],
         "everywhere_limit": Annotated[Whole, Field(ge=0, le=1000)],
+        "preempt": Preempt,
+        "preemptible": Preemptible,
         "tuning": Tuning,
     },
     notes={"failure_domain": "`node`, `rack` or `label:KEY`."},

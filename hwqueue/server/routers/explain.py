@@ -9,7 +9,7 @@ from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.models.base import Id, Object, Request, example
 from hwqueue.server.models.derived import answer_of, list_of
 from hwqueue.server.routers.shared import NO_CLASS, NO_LEASE, Explainer, Reader
-from hwqueue.types import ClassExplanation, LeaseExplanation, ServedClass
+from hwqueue.types import ClassExplanation, LeaseExplanation, Preemption, ServedClass
 
 router = APIRouter(route_class=AuthenticatedRoute, tags=["placement"])
 
@@ -55,6 +55,13 @@ async def explain_class(class_id: ClassId, caller: Reader) -> Any:
     """Why the leases of a placement class are pending."""
     async with caller.read() as client:
         return await client.explain_class(class_id)
+
+
+@router.get("/leases/{lease_id:uuid}/preemption", response_model=answer_of(Preemption), responses=NO_LEASE)
+async def preview_preemption(lease_id: Id, caller: Reader) -> Any:
+    """Where a pending lease would get room if leases of later tiers stopped, and which."""
+    async with caller.read() as client:
+        return await client.preview_preemption(lease_id)
 
 
 @router.post("/what-if", response_model=list_of(ServedClass))

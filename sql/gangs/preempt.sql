@@ -1,0 +1,223 @@
+-- Preemption: a lease of an earlier tier gets room that leases of later tiers use.
+--
+-- Example: all GPUs run leases of tier scavenger. Queue `live` has the policy preempt, and a lease of tier
+-- guaranteed has waited in it for five seconds. Upkeep finds gpu-1, which has room for it once two of them
+-- stop. In one transaction it books that room as an earmark (reserve), and asks the two to stop within 30
+-- seconds. When they are gone the reservation is backed, and gpu-1 fetches it. The two are where they were in
+-- line, and have used no attempt; one that goes on is ended a claim timeout later.
+--
+-- Invariant: the room is booked before anybody is asked to go, so neither those that go nor others can take
+-- it, but for an earlier tier (earmark_order). Only claims of a later tier are asked. So the number of stops
+-- is bounded by that of the leases that come.
+--
+-- A lease that looks for room has a row in `replacement`, as one that replaces another lease has, and upkeep
+-- looks at it as at those (look_at_replacement). Read find_preemptors, then try_preemption.
+
+-- Writes the rows of leases that may preempt: of the first 1000 of each queue with the policy, the first of
+-- each class and tier that has waited for long enough, at most p_limit; tenants take turns. A class looks for
+-- one lease at a time.
+-- Locks: none that others wait for. Idempotent.
+create or replace function hwqueue.find_preemptors(p_limit int, p_now timestamptz) returns void
+language plpgsql volatile
+as $$ begin
+  insert into hwqueue.replacement (lease_id, old_goes, is_overlapping, state, next_try_at)
+  select w.lease_id, 'requeue', false, 'preempting', p_now
+  from (
+    select distinct on (e.class_id, e.tier) e.lease_id, e.class_id, e.tier, e.rank, e.position
+    from hwqueue.queue q
+    cross join lateral hwqueue.first_live_entry(q.queue_id) f
+    cross join lateral (
+      select * from hwqueue.ready r
+      where r.queue_id = q.queue_id and (r.tier, r.rank, r.position) >= (f.tier, f.rank, f.position)
+      order by r.tier, r.rank, r.position limit 1000) e
+    where q.preempt @> '{"enabled": true}' and q.dropped_at is null and q.paused_at is null and e.tier < 2
+      and e.eligible_at <= p_now - make_interval(secs => (q.preempt -> 'after')::double precision)
+      and (e.deadline is null or e.deadline > p_now)
+    order by e.class_id, e.tier, e.rank, e.position) w
+  join hwqueue.placement_class c on c.class_id = w.class_id and not c.is_choice
+  where (w.class_id, w.tier) not in (
+    select l.class_id, l.tier from hwqueue.replacement r join hwqueue.lease l on l.lease_id = r.lease_id
+    where r.state = 'preempting')
+  order by row_number() over (partition by c.tenant order by w.tier, w.rank, w.position) limit p_limit
+  on conflict do nothing;
+end $$;
+
+-- Returns the claims of nodes that somebody may stop, up to 50 of each, in the order in which that costs
+-- least: single leases before members of other gangs, the later tier, the lower priority, then the younger
+-- claim, as recheck_claims has it. What is reserved does not run yet, and the lease of an everywhere task
+-- would only start again.
+-- p_tier null: a person stops them; a caller of one tenant is told of its own alone. Else: those that a lease
+-- of this tier may preempt. Not those that are asked already, have run for less than their queue's min_run, or
+-- were preempted max_times within a day.
+create or replace function hwqueue.stoppable_claims(p_node_ids uuid[], p_tier smallint, p_now timestamptz)
+returns uuid[]
+language plpgsql stable
+as $$
+declare
+  v_tenants text[] := case when p_tier is null then hwqueue.my_tenants() end;
+begin
+  return array(
+    select x.lease_id
+    from (
+      select t.lease_id, t.turn, row_number() over (partition by t.node_id order by t.turn) as nth
+      from (
+        select c.lease_id, c.node_id, row_number() over (order by c.team_id is not null, l.tier desc,
+                 l.priority, c.claimed_at desc, c.lease_id desc) as turn
+        from hwqueue.claim c
+        join hwqueue.lease l on l.lease_id = c.lease_id
+        join hwqueue.queue q on q.queue_id = c.queue_id
+        where c.node_id = any (p_node_ids) and c.is_reserved is not true
+          and c.team_id is distinct from c.lease_id
+          and (v_tenants is null or hwqueue.is_own_lease(c.lease_id, v_tenants))
+          and (p_tier is null or l.tier > p_tier and c.stop_requested_at is null
+            and c.claimed_at <= p_now - make_interval(
+              secs => coalesce((q.preemptible -> 'min_run')::double precision, 0))
+            and (select count(*) from hwqueue.attempt a
+                 where a.lease_id = c.lease_id and a.error ->> 'reason' = 'preempted'
+                   and a.ended_at > p_now - interval '1 day')
+              < coalesce((q.preemptible -> 'max_times')::int, 3))) t) x
+    where x.nth <= 50 order by x.turn);
+end
+$$;
+
+-- Returns where a lease would have room once claims of later tiers have stopped, four nodes at most, the
+-- best one first: where the worst of them has the latest tier, fewest members of gangs stop, fewest stop at
+-- all, and they have run for least. Nodes that are earmarked for a gang are left out. p_turn: of more than
+-- 64 nodes, which 64 are looked at; of these, 16 that have such claims. It ends after a quarter of a second.
+-- stops: the claims that would be asked, none in vain; {}: those that were asked before, for others, are
+-- enough. A row without a node: some node has room now. No row: none of this helps.
+create or replace function hwqueue.find_victims(p_lease hwqueue.lease, p_turn int, p_now timestamptz)
+returns table (node_id uuid, stops uuid[])
+language plpgsql volatile
+as $$
+declare
+  v_class hwqueue.placement_class := (
+    select c from hwqueue.placement_class c where c.class_id = p_lease.class_id);
+  v_most int := (select coalesce((q.preempt -> 'most')::int, 8)
+                 from hwqueue.queue q where q.queue_id = p_lease.queue_id);
+  v_rooms hwqueue.gang_room[] := hwqueue.gang_rooms(array[v_class], '{1}', 'both', p_now);
+  v_until timestamptz := clock_timestamp() + interval '0.25 s';
+begin
+  if exists (select from unnest(v_rooms) r where r.copies > 0) then
+    return query select null::uuid, '{}'::uuid[];
+    return;
+  end if;
+  return query
+    select p.node_id, p.stops
+    from (
+      select n.node_id, array(select s from unnest(t.plan) s where s <> all (n.leaving)) as stops
+      from (
+        select r.node_id, hwqueue.leaving_claims(r.node_id) as leaving,
+               hwqueue.stoppable_claims(array[r.node_id], p_lease.tier, p_now) as able
+        from (
+          select x.node_id from unnest(v_rooms) x
+          where x.emptied > 0 and not exists (
+            select from hwqueue.claim c
+            where c.node_id = x.node_id and c.is_earmark and c.team_id is not null)
+          order by hashtextextended(x.node_id::text, p_turn) limit 64) r
+        offset 0) n
+      cross join lateral (
+        select case when clock_timestamp() < v_until
+          then hwqueue.stops_on_node(n.node_id, '{1}', array[v_class], '{1}', n.leaving, n.able) end as plan
+        offset 0) t
+      where n.able || n.leaving <> '{}' and t.plan is not null limit 16) p
+    cross join lateral (
+      select coalesce(min(l.tier), 3) as tier, count(c.team_id) as members,
+             sum(p_now - c.claimed_at) as ran
+      from hwqueue.claim c join hwqueue.lease l on l.lease_id = c.lease_id
+      where c.lease_id = any (p.stops)) v
+    where cardinality(p.stops) <= v_most
+    order by v.tier desc, v.members, cardinality(p.stops), v.ran, p.node_id limit 4;
+end
+$$;
+
+-- The claims of a node that go because a preemption has asked them.
+create or replace function hwqueue.leaving_claims(p_node uuid) returns uuid[]
+language plpgsql stable
+as $$ begin return array(
+  select c.lease_id from hwqueue.claim c
+  where c.node_id = p_node and c.stop_reason = 'preempted' and exists (
+    select from hwqueue.replacement r where r.state = 'stopping' and c.lease_id = any (r.victims)));
+end $$;
+
+-- Books room for a lease that waits, and asks those that use it to stop. Returns null when it has, else why
+-- not; then nothing is written:
+-- fits: a node has room now, so a claim may take it. no_victims: find_victims finds nothing.
+-- busy: others hold what it needs. does_not_suit, insufficient_capacity and reasons of terms: as reserve, of
+-- the last node that was tried.
+-- Locks: node_state, the claims by lease_id, the entry, all skip locked; as reserve. Not idempotent.
+create or replace function hwqueue.try_preemption(p_row hwqueue.replacement, p_lease hwqueue.lease,
+  p_now timestamptz) returns text
+language plpgsql volatile
+as $$
+declare
+  v_queue hwqueue.queue := (select q from hwqueue.queue q where q.queue_id = p_lease.queue_id);
+  v_place record;
+  v_held uuid[];
+  v_entry hwqueue.scheduled;
+  v_reason text := 'no_victims';
+begin
+  if v_queue.preempt @> '{"enabled": true}' is not true or v_queue.paused_at is not null
+    or v_queue.dropped_at is not null then
+    return 'no_victims';
+  end if;
+  for v_place in select f.* from hwqueue.find_victims(p_lease, p_row.tries, p_now) f loop
+    if v_place.node_id is null then
+      return 'fits';
+    end if;
+    v_reason := 'busy';
+    continue when not hwqueue.lock_free_node(v_place.node_id);
+    begin
+      v_held := array(
+        select c.lease_id from hwqueue.claim c
+        where c.lease_id = any (v_place.stops) and c.node_id = v_place.node_id and c.is_reserved is null
+          and c.stop_requested_at is null
+        order by c.lease_id for update skip locked);
+      v_entry := (select e from hwqueue.take_free_entries(array[p_lease.lease_id]) e);
+      v_reason := case when cardinality(v_held) < cardinality(v_place.stops) or v_entry.lease_id is null
+          or v_entry.held_by <> 'time' or v_entry.available_at > p_now or exists (
+            select from hwqueue.claim c
+            where c.node_id = v_place.node_id and c.is_earmark and c.team_id is not null) then 'busy'
+        else hwqueue.reserve(v_entry, v_place.node_id, null, true,
+          v_held || hwqueue.leaving_claims(v_place.node_id), p_now) end;
+      if v_reason is not null then
+        perform hwqueue.abort_subtransaction();
+      end if;
+      perform hwqueue.ask_to_stop(v_place.node_id, v_held,
+        p_now + make_interval(secs => (v_queue.preempt -> 'grace')::double precision),
+        format('lease %s of an earlier tier needs the room', p_lease.lease_id), p_now,
+        jsonb_build_object('lease_id', p_lease.lease_id));
+      update hwqueue.replacement r set state = 'stopping', victims = v_held, reason = null
+      where r.lease_id = p_lease.lease_id;
+      return null;
+    exception when sqlstate 'HWX01' then  -- the claims and the entry are free again
+    end;
+  end loop;
+  return v_reason;
+end
+$$;
+
+-- Takes the next step of a preemption whose victims were asked. One that has not gone a claim timeout after
+-- its time is ended. Once there is room the earmark is backed. It may have been given up
+-- (look_at_replacement), but the row stays for those that go, whose place in line it keeps. Returns why it is
+-- not backed, or null.
+-- Locks: node_state and claims, skip locked; as end_claim and back_earmarks.
+create or replace function hwqueue.finish_preemption(p_row hwqueue.replacement, p_claim hwqueue.claim,
+  p_now timestamptz) returns text
+language plpgsql volatile
+as $$
+declare
+  v_hold double precision := coalesce((
+    select (q.preempt -> 'hold')::double precision from hwqueue.queue q where q.queue_id = p_claim.queue_id),
+    30);
+begin
+  perform hwqueue.end_claim(v.claim, 'released', null, p_now, p_now)
+  from (
+    select c as claim from hwqueue.claim c
+    where c.lease_id = any (p_row.victims) and c.stop_reason = 'preempted'
+      and c.stop_by + c.claim_timeout <= p_now and hwqueue.lock_free_node(c.node_id)
+    order by c.lease_id for update skip locked) v;
+  return case when p_claim.is_earmark
+    then hwqueue.back_earmarks(array[p_row.lease_id], make_interval(secs => v_hold), p_now) end;
+end
+$$;
