@@ -104,12 +104,12 @@ _TYPES: Mapping[str, str] = {
         "integer": "limit attempt qty skip days most minutes",
         "bigint": "token epoch class round revision",
         "bigint[]": "completed_tokens tokens",
-        "boolean": "force forces last notify retry any_instance dry_run",
+        "boolean": "force forces last notify retry any_instance dry_run are_all",
         "interval": "extend claim_timeout delay deadline expires_after keep timeout unless_within ttl hold "
         "retry_after",
         "timestamp with time zone": "retry_at until expires_at",
         "timestamp with time zone[]": "times",
-        "bytea": "secret_sha256",
+        "bytea": "secret_sha256 token_sha256",
     }.items()
     for name in names.split()
 }
@@ -289,10 +289,16 @@ LIST_EVENTS = _call("list_events([after bigint, filter, limit])", types.Event)
 SET_EVENT_RETENTION = _call("set_event_retention(days)", int)
 
 # tokens of the HTTP API
-CREATE_TOKEN = _call("create_token(name, secret_sha256, role, [tenant, expires_at, expires_after])")
+CREATE_TOKEN = _call(
+    "create_token(name, secret_sha256, role, [tenant, expires_at, expires_after, nodes text[]])"
+)
 CHECK_TOKEN = _call("check_token(secret_sha256)", types.TokenGrant)
 LIST_TOKENS = _call("list_tokens()", types.ApiToken)
 REVOKE_TOKEN = _call("revoke_token(name)", bool)
+REGISTER_BOUND_NODE: CallOf[int | None] = _call(
+    "register_bound_node(token_sha256, node, spec, secret_sha256)", int
+)
+ENTER_NODE = _call("enter_node(token_sha256, node, secret_sha256, [lease_ids, are_all])", types.EnteredNode)
 
 # webhooks
 SET_WEBHOOK: CallOf[str | None] = _call("set_webhook(name, url, [options])")

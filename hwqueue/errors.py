@@ -157,6 +157,10 @@ class NodeBusy(NodeError, sqlstate="QHN06", status=409, retryable=True):
     """Another session holds the node or one of its claims, so these cannot be changed now."""
 
 
+class NodeNotBound(NodeNotYours, sqlstate="QHN07", status=403):
+    """The token of a worker over HTTP is not for this node, or lets nobody in any more."""
+
+
 class QueueError(HwqueueError):
     """The queue is not there, or not as the call assumes."""
 

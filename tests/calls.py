@@ -21,6 +21,8 @@ _JSON = {
     "places",
     "schedules",
 }
+_NOT_JSON = {"create_token": {"nodes"}}
+_PLAIN = (Jsonb, type(None))
 
 
 class Calls:
@@ -39,7 +41,9 @@ class Calls:
             ),
         )
         values = [
-            Jsonb(value) if name in _JSON and value is not None and not isinstance(value, Jsonb) else value
+            Jsonb(value)
+            if name in _JSON - _NOT_JSON.get(function, set()) and not isinstance(value, _PLAIN)
+            else value
             for name, value in arguments.items()
         ]
         with self.conn.cursor(row_factory=dict_row) as cursor:

@@ -25,9 +25,16 @@ def create(
     ctx: typer.Context,
     name: Name,
     *,
-    role: Annotated[str, Option(help="producer, viewer, operator or admin.")],
+    role: Annotated[str, Option(help="producer, viewer, operator, admin or worker.")],
     tenant: Annotated[
         str | None, Option(help="The only one it sees and spawns for; all if left out.")
+    ] = None,
+    node: Annotated[
+        list[str] | None,
+        Option(
+            help="Of role worker: a node that it may register, or how its name begins, such as edge-*. "
+            "Repeatable."
+        ),
     ] = None,
     expires: Annotated[
         str | None, Option(help="Ends after this span, such as 90d; never if left out.")
@@ -39,7 +46,7 @@ def create(
     secret = f"hwq_{secrets.token_urlsafe(32)}"
     digest = hashlib.sha256(secret.encode()).digest()
     with open_client(ctx) as client:
-        client.create_token(name, digest, role, tenant=tenant, expires_after=lasts)
+        client.create_token(name, digest, role, tenant=tenant, expires_after=lasts, nodes=node)
         made = next(token for token in client.list_tokens() if token.name == name)
     if lasts is None:
         say(ctx, f"{name} never ends unless it is revoked; --expires 90d gives it an end")
@@ -47,7 +54,15 @@ def create(
         typer.echo(secret)
         return
     show_one(
-        ctx, {"name": name, "role": role, "tenant": tenant, "expires_at": made.expires_at, "token": secret}
+        ctx,
+        {
+            "name": name,
+            "role": role,
+            "tenant": tenant,
+            "nodes": made.nodes,
+            "expires_at": made.expires_at,
+            "token": secret,
+        },
     )
     say(ctx, "keep the token: it is not shown again")
 
@@ -68,6 +83,6 @@ def revoke(ctx: typer.Context, name: Name) -> None:
 
 _row = row_of(
     ApiToken,
-    "name role tenant created_at created_by created_login expires_at used_at revoked_at revoked_by "
+    "name role tenant nodes created_at created_by created_login expires_at used_at revoked_at revoked_by "
     "revoked_login",
 )

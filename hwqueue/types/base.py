@@ -34,7 +34,8 @@ class LeaseState(StrEnum):
 class Verdict(StrEnum):
     """What a heartbeat or a settlement found the claim to be.
 
-    Heartbeats: ok, lost, cancelled, preempted, finished (this claim has completed the lease).
+    Heartbeats: ok, lost, cancelled, preempted, finished (this claim has completed the lease); over
+    HTTP also unnamed (the node holds it, and the worker has not named it).
     Settlements: ok, lost, cancelled, finished, bad_token, busy (another session holds the claim:
     nothing was done, settle it again later).
     """
@@ -46,6 +47,7 @@ class Verdict(StrEnum):
     FINISHED = "finished"
     BAD_TOKEN = "bad_token"
     BUSY = "busy"
+    UNNAMED = "unnamed"
 
 
 def members(value: Any) -> dict[str, Any]:

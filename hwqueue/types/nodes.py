@@ -6,10 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import UUID
+from uuid import NAMESPACE_DNS, UUID, uuid5
 
 from hwqueue.types.base import given, seconds
 from hwqueue.types.claims import Assignment
+
+_NODES = uuid5(NAMESPACE_DNS, "node.hwqueue")
+
+
+def id_of_node(name: str) -> UUID:
+    """The id of a node that is given none: the same whenever a worker of this name starts."""
+    return uuid5(_NODES, name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
+from uuid import UUID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenGrant:
     """What a token lets its bearer do.
 
-    role: `producer`, `viewer`, `operator` or `admin`. tenant: the only one; None: all.
+    role: `producer`, `viewer`, `operator`, `admin` or `worker`. tenant: the only one; None: all.
     """
 
     name: str
@@ -24,7 +27,8 @@ class ApiToken(TokenGrant):
     """A token as operators see it; its secret is nowhere. used_at: the last use, to the hour.
 
     created_by, revoked_by: who the caller said it was. created_login, revoked_login: the database
-    login, by the server's own word.
+    login, by the server's own word. nodes: of role `worker`, names of the nodes that it may
+    register, or how they begin: `edge-*`.
     """
 
     created_at: datetime
@@ -34,3 +38,17 @@ class ApiToken(TokenGrant):
     revoked_by: str | None
     created_login: str | None = None
     revoked_login: str | None = None
+    nodes: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnteredNode:
+    """A node that a worker over HTTP has opened.
+
+    others: leases that the request names and other nodes hold. unnamed: `lease_id` and
+    `claim_token` of claims that the worker did not name, if it has named all that it knows.
+    """
+
+    node_epoch: int
+    others: tuple[UUID, ...]
+    unnamed: tuple[Mapping[str, Any], ...] | None

@@ -439,6 +439,8 @@ create table hwqueue.node_state (
   has_reserved boolean not null default false,
   expands_until timestamptz,
   recovered_to pg_lsn,
+  token_name text,
+  secret_sha256 bytea,
   check ((judged_xid is null) = (judged_class is null))
 ) with (fillfactor = 40, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.05);
 create index node_state_moved on hwqueue.node_state (moved_xid);
@@ -472,6 +474,9 @@ comment on column hwqueue.node_state.has_reserved is 'claims of the node may be 
 comment on column hwqueue.node_state.expands_until is
   'it has registered: until then only everywhere tasks get its room; null: they have it';
 comment on column hwqueue.node_state.recovered_to is 'of the installation, when generation was read';
+comment on column hwqueue.node_state.token_name is
+  'of a worker over HTTP: whose node it is; its login is that of the server';
+comment on column hwqueue.node_state.secret_sha256 is 'of the secret that its last registration made';
 
 -- What is in use on a node, apart from node_state, since it changes with every counted claim. The newest
 -- version counts; after 32 updates comes a new one. No column may be null: with a null among its columns an
@@ -2237,7 +2242,7 @@ comment on column hwqueue.schedule_fire.lease_id is 'what was spawned, or is sti
 create table hwqueue.api_token (
   name text not null,
   secret_sha256 bytea not null check (octet_length(secret_sha256) = 32),
-  role text not null check (role in ('producer', 'viewer', 'operator', 'admin')),
+  role text not null check (role in ('producer', 'viewer', 'operator', 'admin', 'worker')),
   tenant text,
   created_at timestamptz not null,
   created_by text not null,
@@ -2247,6 +2252,8 @@ create table hwqueue.api_token (
   revoked_by text,
   created_login text,
   revoked_login text,
+  nodes text[],
+  check ((role = 'worker') = (nodes is not null)),
   primary key (name)
 );
 create unique index api_token_secret on hwqueue.api_token (secret_sha256);
@@ -2254,6 +2261,8 @@ comment on table hwqueue.api_token is 'who may call the HTTP API; of a secret on
 comment on column hwqueue.api_token.used_at is
   'to the hour: a row that is updated at every request would be read ever slower';
 comment on column hwqueue.api_token.created_login is 'session_user, beside what the caller said (created_by)';
+comment on column hwqueue.api_token.nodes is
+  'of role worker: names of the nodes that it may register, or how they begin (edge-*)';
 
 
 -- == Statistics ==

@@ -363,6 +363,10 @@ begin
       hwqueue.with_defaults(v_options, v_target.defaults), v_now)], v_queue, v_now))[1];
   v_lease.lease_id := coalesce(v_spawn.stands_for, v_spawn.lease_id);
   v_state := hwqueue.lock_node(p_node, null);
+  if v_state.token_name is not null then
+    perform hwqueue.refuse_field('QHA01', 'p_node', 'has a worker over HTTP, which would hand it back',
+      'adopt it onto a node of a login');
+  end if;
   v_entry := hwqueue.take_entry(v_lease.lease_id);
   if v_entry.lease_id is null then
     perform hwqueue.refuse('QHL07', format('lease %s is claimed or finished already', v_lease.lease_id),

@@ -350,7 +350,7 @@ begin
     return;
   end if;
   perform hwqueue.lock_claims(p_node);
-  update hwqueue.node_state s set login = p_login where s.node_id = p_node;
+  update hwqueue.node_state s set login = p_login, token_name = null where s.node_id = p_node;
   update hwqueue.claim c set login = p_login where c.node_id = p_node;
   perform hwqueue.wake_node(p_node, v_state.login);
   perform hwqueue.note_event('node_handed_over', format('node %s belongs to login %s',
@@ -400,7 +400,8 @@ $$;
 -- another expiry. The attestation records the session's login.
 -- It holds for the registered instance: when another one registers, it is suspended until confirm_node
 -- or another attest_node. With p_any_instance it holds for every instance that the node's login
--- registers, which fits nodes that have a login of their own.
+-- registers, which fits nodes that have a login of their own; of a worker over HTTP, if its token is for
+-- that node alone.
 -- Locks: node_state. Raises: QHN01, QHA01, QHA02, QHA03. Idempotent.
 create or replace function hwqueue.attest_node(p_node uuid, p_domain text,
   p_expires_at timestamptz default null, p_any_instance boolean default false,
@@ -415,6 +416,12 @@ begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.check_trust_domain(p_domain);
   v_node := hwqueue.hold_node(p_node);
+  if p_any_instance and exists (
+    select from hwqueue.node_state s join hwqueue.api_token t on t.name = s.token_name
+    where s.node_id = p_node and t.nodes <> array[v_node.name]) then
+    perform hwqueue.refuse_field('QHA01', 'p_any_instance', 'must be false: its token is for others, too',
+      'attest the instance, or give the node a token of its own');
+  end if;
   v_now := hwqueue.clock();
   v_expires_at := hwqueue.check_expiry(p_expires_at, p_expires_after, v_now);
   perform hwqueue.write_attestations(p_node, v_node.attestations || jsonb_build_object(p_domain,

@@ -55,6 +55,15 @@ begin
 end
 $$;
 
+-- The token of role worker with this secret, if it lets somebody in.
+create or replace function hwqueue.worker_token(p_secret_sha256 bytea) returns hwqueue.api_token
+language plpgsql stable
+as $$ begin return (
+  select t from hwqueue.api_token t
+  where t.secret_sha256 = p_secret_sha256 and t.role = 'worker' and t.revoked_at is null
+    and coalesce(t.expires_at, 'infinity') > hwqueue.clock()
+); end $$;
+
 -- Refuses text that cannot be the name of a trust domain.
 -- Raises: QHA01.
 create or replace function hwqueue.check_trust_domain(p_domain text) returns void

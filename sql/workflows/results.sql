@@ -29,7 +29,9 @@ as $$
 declare
   v_claim hwqueue.claim;
 begin
-  if has_function_privilege(session_user, 'hwqueue.get_workflow_run(uuid)', 'execute') then
+  -- who names a lease reads as its worker: the HTTP server may read all runs, and its workers may not
+  if p_lease is null
+    and has_function_privilege(session_user, 'hwqueue.get_workflow_run(uuid)', 'execute') then
     return hwqueue.find_run(p_run);
   end if;
   select c.* into v_claim

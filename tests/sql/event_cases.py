@@ -266,7 +266,7 @@ CASES: dict[str, Case] = {
         named("token"),
         *once("create_token", secret_sha256=b"b" * 32, role="viewer"),
         message="token {} for role viewer",
-        detail={"role": "viewer", "tenant": None, "expires_at": None},
+        detail={"role": "viewer", "tenant": None, "expires_at": None, "nodes": None},
     ),
     "token_revoked": after(a_token, *twice("revoke_token"), message="token {}"),
     "webhook_set": after(

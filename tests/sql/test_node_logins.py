@@ -103,6 +103,7 @@ FOR_NOBODY = {
     "add_items",  # to the step of a claim alone: test_added_items.py
     "add_steps",  # as well: test_added_steps.py
     "throttle_limit",  # closes a lane, whoever has claims of it: test_limits.py
+    *("register_bound_node", "enter_node"),  # of a token: test_worker_tokens.py
 }
 
 

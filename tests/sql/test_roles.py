@@ -50,7 +50,7 @@ _GRANTS: dict[frozenset[str], str] = {
       fail_lease release_lease extend_claim save_checkpoint checkpoints take_signal suspend_lease
       gang_status add_items add_steps lease_outlook take_deaths compare_tasks report_progress
       append_logs wake_payloads node_wake_payload deregister_own_node take_ended_runs due_plans
-      plan_schedule
+      plan_schedule register_bound_node enter_node
     """,
     UPKEEP: "claim_hint reap list_queues prune advance_workflows throttle_limit",
     PLANNERS: """

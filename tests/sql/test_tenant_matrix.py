@@ -295,7 +295,7 @@ NOT_NARROWED = {
     *("save_checkpoint", "checkpoints", "take_signal", "suspend_lease"),
     *("add_items", "add_steps", "gang_status"),
     "compare_tasks",
-    *("advance_workflows", "take_ended_runs"),
+    *("advance_workflows", "take_ended_runs", "register_bound_node", "enter_node"),
 }
 
 

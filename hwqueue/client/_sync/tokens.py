@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
 
 from hwqueue import calls, types
+from hwqueue.client._json import plain
 from hwqueue.client._sync.part import Part
 
 
@@ -21,16 +25,19 @@ class Tokens(Part):
         tenant: str | None = None,
         expires_at: datetime | None = None,
         expires_after: timedelta | None = None,
+        nodes: Sequence[str] | None = None,
     ) -> None:
         """Let in a caller who knows a secret.
 
         Args:
             name: Whom its actions are put down to; never given twice.
             secret_sha256: 32 bytes, the hash of at least 32 random ones.
-            role: `producer`, `viewer`, `operator` or `admin`.
+            role: `producer`, `viewer`, `operator`, `admin` or `worker`.
             tenant: The only one that it sees and spawns for; None: all.
             expires_at, expires_after: When it ends, with a time zone, or how long from now by the
                 database's clock; None: never.
+            nodes: Of role `worker`: names of the nodes that it may register, or how they begin,
+                `edge-*`; 1 to 100.
 
         Raises: TokenNameTaken, BadArgument.
         SQL: create_token. Safe inside your transaction: yes.
@@ -43,6 +50,7 @@ class Tokens(Part):
             p_tenant=tenant,
             p_expires_at=expires_at,
             p_expires_after=expires_after,
+            p_nodes=nodes,
         )
 
     def check_token(self, secret_sha256: bytes) -> types.TokenGrant | None:
@@ -68,3 +76,56 @@ class Tokens(Part):
         SQL: revoke_token. Safe inside your transaction: yes.
         """
         return self._value(calls.REVOKE_TOKEN, p_name=name)
+
+    def register_bound_node(
+        self,
+        token_sha256: bytes,
+        node_id: UUID | str,
+        spec: types.NodeSpec | Mapping[str, Any],
+        secret_sha256: bytes,
+    ) -> int | None:
+        """Register a node for the bearer of a token of role `worker`; for the HTTP server.
+
+        Args:
+            secret_sha256: The hash of what opens the node from now on (`enter_node`).
+
+        Returns: The node epoch; None when the token lets nobody in.
+        Raises: NodeNotBound, and as `register_node`.
+        SQL: register_bound_node. Safe inside your transaction: no, it locks the node until the end.
+        """
+        return self._value(
+            calls.REGISTER_BOUND_NODE,
+            p_token_sha256=token_sha256,
+            p_node=node_id,
+            p_spec=plain(spec, "spec"),
+            p_secret_sha256=secret_sha256,
+        )
+
+    def enter_node(
+        self,
+        token_sha256: bytes,
+        node_id: UUID | str,
+        secret_sha256: bytes,
+        *,
+        lease_ids: Sequence[UUID | str] = (),
+        are_all: bool = False,
+    ) -> types.EnteredNode | None:
+        """Open a node for a request of its worker, in the transaction of the request.
+
+        Args:
+            lease_ids: That the request names.
+            are_all: Whether the worker knows of no other claims of its node.
+
+        Returns: None when the token lets nobody in.
+        Raises: NodeUnknown for every node that is not the token's; NodeSuperseded.
+        SQL: enter_node. Safe inside your transaction: yes.
+        """
+        found = self._rows(
+            calls.ENTER_NODE,
+            p_token_sha256=token_sha256,
+            p_node=node_id,
+            p_secret_sha256=secret_sha256,
+            p_lease_ids=lease_ids,
+            p_are_all=are_all,
+        )
+        return found[0] if found else None
