@@ -12,6 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from hwqueue.metrics import HwqueueCollector, registry_for
 from hwqueue.server import openapi, problems
+from hwqueue.server.announcements import Announcements
 from hwqueue.server.auth import authenticators
 from hwqueue.server.body_limit import BodyLimitMiddleware
 from hwqueue.server.dependencies import Services
@@ -36,6 +37,7 @@ def create_api(settings: ServerSettings) -> FastAPI:
     """
     pools, rate_limits = Pools(settings), RateLimits(settings)
     streams = EventStreams(settings.max_streams, settings.max_streams_per_caller)
+    announcements = Announcements(settings.dsn, streams)
     collector = HwqueueCollector(settings.dsn, timeout=settings.read_timeout)
 
     @asynccontextmanager
@@ -45,6 +47,7 @@ def create_api(settings: ServerSettings) -> FastAPI:
             with told_first(streams.stop):
                 yield
         finally:
+            await announcements.close()
             collector.close()
             await pools.close()
 
@@ -72,6 +75,7 @@ def create_api(settings: ServerSettings) -> FastAPI:
         streams,
         authenticators(settings, pools, rate_limits),
         LargeRequests(settings),
+        announcements,
     )
     app.state.head_seconds = settings.head_timeout.total_seconds()
     app.state.metrics = registry_for(collector)
@@ -90,7 +94,7 @@ def _middleware(settings: ServerSettings) -> list[Middleware]:
         Middleware(
             BodyLimitMiddleware,
             max_bytes=min(settings.max_single_body_bytes, settings.max_body_bytes),
-            larger={f"{PREFIX}/leases/batch": settings.max_body_bytes},
+            larger={f"{PREFIX}/(leases/batch|nodes/[^/]+/(settle|logs))": settings.max_body_bytes},
             seconds=settings.body_timeout.total_seconds(),
         ),
         Middleware(ETagMiddleware, prefix=f"{PREFIX}/"),

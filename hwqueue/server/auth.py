@@ -38,6 +38,8 @@ _OF_PROXIES = (
 )
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _MAX_CACHED = 10_000
+# Workers show tokens, which are bound to nodes.
+_OF_PEOPLE = tuple(role for role in Role if role is not Role.WORKER)
 SESSION_TOKEN = "hwqueue.token"
 """Member of a scope: the hash of the token that somebody signed in with."""
 ALL_TENANTS = "*"
@@ -144,7 +146,9 @@ class BearerTokens:
         if grant is None:
             self._cache.pop(digest, None)
             return None
-        principal = Principal(actor=f"token:{grant.name}", role=Role(grant.role), tenant=grant.tenant)
+        principal = Principal(
+            actor=f"token:{grant.name}", role=Role(grant.role), tenant=grant.tenant, token_sha256=digest
+        )
         seconds = self._seconds
         if grant.expires_at is not None:
             seconds = min(seconds, grant.expires_at.timestamp() - time.time())
@@ -197,11 +201,11 @@ class ProxyHeaders:
                 f"the header {self._user} is no name of 1 to 200 characters",
                 hint="the proxy must send the user's name there, of printable characters",
             )
-        if role not in tuple(Role):
+        if role not in _OF_PEOPLE:
             raise HTTPProblem(
                 403,
                 f"the proxy gives {user} no role that is known",
-                hint=f"it must set {self._role} to one of {', '.join(Role)}",
+                hint=f"it must set {self._role} to one of {', '.join(_OF_PEOPLE)}",
             )
         if tenant is None and self._needs_tenant:
             raise HTTPProblem(

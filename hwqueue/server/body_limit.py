@@ -6,6 +6,7 @@ Starlette's own limit answers with plain text instead of problem details.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 
 from starlette.datastructures import Headers
@@ -26,7 +27,7 @@ class BodyLimitMiddleware:
     """
 
     def __init__(self, app: ASGIApp, *, max_bytes: int, larger: Mapping[str, int], seconds: float) -> None:
-        """`larger`: paths whose requests may have another number of bytes than `max_bytes`."""
+        """`larger`: patterns of paths whose requests may have another number of bytes than `max_bytes`."""
         self._app = app
         self._max_bytes = max_bytes
         self._larger = larger
@@ -42,7 +43,10 @@ class BodyLimitMiddleware:
             message = "the request says in two ways where it ends"
             await answer(Request(scope), 400, message, headers=_CLOSE)(scope, receive, send)
             return
-        limit = self._larger.get(scope["path"], self._max_bytes)
+        limit = next(
+            (most for path, most in self._larger.items() if re.fullmatch(path, scope["path"])),
+            self._max_bytes,
+        )
         message_413 = f"a request may have {limit} bytes here"
         announced = headers.get("content-length", "0")
         if announced.isdecimal() and int(announced) > limit:

@@ -22,6 +22,7 @@ from starlette.routing import Match
 from starlette.types import Scope as ASGIScope
 
 from hwqueue.client import AsyncClient
+from hwqueue.server.announcements import Announcements
 from hwqueue.server.auth import Authenticator, authenticate
 from hwqueue.server.event_streams import EventStreams
 from hwqueue.server.large_requests import (
@@ -59,6 +60,7 @@ class Services:
     streams: EventStreams
     authenticators: Sequence[Authenticator]
     large_requests: LargeRequests
+    announcements: Announcements
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +237,9 @@ class RequireScope:
             raise HTTPProblem(
                 403,
                 f"role {principal.role} lacks the scope {self.scope}",
-                hint=f"it takes the role {roles}: of a token, or by the proxy's word",
+                hint=f"it takes a token of role {roles}"
+                if self.scope is Scope.WORK
+                else f"it takes the role {roles}: of a token, or by the proxy's word",
             )
         if principal.tenant is not None and not self.tenants:
             raise HTTPProblem(

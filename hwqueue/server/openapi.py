@@ -34,6 +34,7 @@ TAGS: list[dict[str, Any]] = [
     {"name": "schedules", "description": "What is spawned at which times."},
     {"name": "limits", "description": "How many leases run at once or start in a time."},
     {"name": "tenants", "description": "Whose leases run first."},
+    {"name": "workers", "description": "What workers without a login of the database do for their nodes."},
     {"name": "health", "description": "For probes."},
 ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -16,6 +16,7 @@ class Scope(StrEnum):
     READ = "read"
     OPERATE = "operate"
     ADMINISTER = "administer"
+    WORK = "work"
 
 
 class Role(StrEnum):
@@ -25,6 +26,7 @@ class Role(StrEnum):
     VIEWER = "viewer"
     OPERATOR = "operator"
     ADMIN = "admin"
+    WORKER = "worker"
 
 
 _LEASES = frozenset({Scope.LEASES_READ, Scope.LEASES_WRITE, Scope.MATCH})
@@ -34,7 +36,9 @@ SCOPES: Mapping[Role, frozenset[Scope]] = {
     Role.PRODUCER: _LEASES,
     Role.VIEWER: _LOOK,
     Role.OPERATOR: _LEASES | _LOOK | {Scope.OPERATE},
-    Role.ADMIN: frozenset(Scope),
+    # a worker acts for the nodes of its token, which others have none of
+    Role.ADMIN: frozenset(Scope) - {Scope.WORK},
+    Role.WORKER: frozenset({Scope.WORK}),
 }
 
 
@@ -46,12 +50,14 @@ class Principal:
         actor: What the database is told.
         tenant: The only one to be seen; None: all.
         address: Where nobody is asked who they are: all that tells them apart.
+        token_sha256: Of a bearer's token.
     """
 
     actor: str
     role: Role
     tenant: str | None = None
     address: str | None = None
+    token_sha256: bytes | None = field(default=None, repr=False)
 
     @property
     def counted_name(self) -> str:

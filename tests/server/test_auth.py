@@ -11,13 +11,14 @@ import pytest
 from fastapi.routing import APIRoute
 
 from hwqueue.client import Client
+from hwqueue.client._http import NODE_CALLS
 from hwqueue.serve import create_app
 from hwqueue.server.dependencies import AuthenticatedRoute, RequireScope
 from hwqueue.server.routers import ROUTERS, metrics
 from hwqueue.server.settings import ServerSettings
 from tests.server.conftest import JSON, NOBODY, V1, Http, Serving, Token, ok, problem
 
-PRODUCER, VIEWER, OPERATOR, ADMIN = "producer", "viewer", "operator", "admin"
+PRODUCER, VIEWER, OPERATOR, ADMIN, WORKER = "producer", "viewer", "operator", "admin", "worker"
 ROLES = (PRODUCER, VIEWER, OPERATOR, ADMIN)
 EVERYBODY = {*ROLES}
 LOOKING = {VIEWER, OPERATOR, ADMIN}
@@ -139,7 +140,11 @@ OF_ALL_TENANTS: dict[str, set[str]] = {
     "DELETE /tenants/{tenant:name}": {ADMIN},
     "GET /metrics": LOOKING,
 }
-MAY = BY_TENANT | OF_ALL_TENANTS
+OF_WORKERS: dict[str, set[str]] = {
+    "GET /nodes/{node_id:uuid}/wait": {WORKER},
+    **{f"POST /nodes/{{node_id:uuid}}/{route}": {WORKER} for route in ("register", *NODE_CALLS)},
+}
+MAY = BY_TENANT | OF_ALL_TENANTS | OF_WORKERS
 UNKNOWN_QUEUE = "nowhere"
 
 
@@ -185,10 +190,10 @@ def test_the_table_has_every_route_of_the_app() -> None:
 
 
 @pytest.mark.every_variant
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", [*ROLES, WORKER])
 async def test_roles(guarded: Http, token: Token, role: str) -> None:
     """Each route is tried; what gets through finds nothing, or too little, to act on."""
-    headers = token(role)
+    headers = token(role, nodes=["edge-*"] if role == WORKER else None)
     for route, allowed in MAY.items():
         response = await ask(guarded, route, headers=headers)
         if role in allowed:
@@ -322,6 +327,7 @@ class TestProxy:
                 ([("X-Forwarded-Role", "admin")], 401),
                 ([("X-Forwarded-User", "alice")], 403),
                 ([("X-Forwarded-User", "alice"), ("X-Forwarded-Role", "king")], 403),
+                ([("X-Forwarded-User", "alice"), ("X-Forwarded-Role", "worker")], 403),
                 ([("X-Forwarded-User", ""), ("X-Forwarded-Role", "admin")], 403),
                 ([*alice, ("X-Forwarded-Role", "admin")], 400),
                 ([*alice, ("X-Forwarded-User", "bob")], 400),

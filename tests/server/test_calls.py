@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from hwqueue.client import AsyncClient, Client
+from hwqueue.client._http import NODE_CALLS
 from tests.faces import STEPS, WAITS, Json, Things, flat, note_calls
 from tests.server.conftest import V1, Http
 from tests.server.test_other_tenants import ROUTES
@@ -190,7 +191,10 @@ async def test_a_tenant_has_any_name(http: Http) -> None:
 
 def test_every_route_is_tried() -> None:
     """But for streams, and for what has a file of its own here."""
-    elsewhere = re.compile(r"/(limits|schedules|me|healthz|readyz|metrics|openapi.json)\b|/stream$")
+    workers = "|".join(("register", "wait", *NODE_CALLS))
+    elsewhere = re.compile(
+        rf"/(limits|schedules|me|healthz|readyz|metrics|openapi.json)\b|/stream$|^{V1}/nodes/{{node_id}}/({workers})$"
+    )
     routes = {f"{method} {path.removeprefix(V1)}" for method, path in ROUTES if not elsewhere.search(path)}
     tried = {route for _, route, *_ in CALLS}
     assert {re.sub(r"{\w+}", "", route) for route in tried} == {

@@ -25,6 +25,7 @@ from hwqueue.server.routers import (
     tenants,
     views,
     webhooks,
+    workers,
     workflows,
 )
 
@@ -33,6 +34,6 @@ ROUTERS: Sequence[APIRouter] = tuple(
     for subject in (
         *(me, leases, lease_logs, signals, bulk, queues, tasks, workflows, runs),
         *(gangs, everywhere, nodes, match, explain, planner, views, events, webhooks, schedules, limits),
-        tenants,
+        *(tenants, workers),
     )
 )

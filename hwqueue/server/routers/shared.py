@@ -25,6 +25,7 @@ _WARNINGS_SECONDS = 2
 Reader = Annotated[Caller, Depends(RequireScope(Scope.READ))]
 Operator = Annotated[Caller, Depends(RequireScope(Scope.OPERATE))]
 Admin = Annotated[Caller, Depends(RequireScope(Scope.ADMINISTER))]
+Worker = Annotated[Caller, Depends(RequireScope(Scope.WORK))]
 Matcher = Annotated[Caller, Depends(RequireScope(Scope.MATCH))]
 # An explanation names what other tenants run.
 Explainer = Annotated[Caller, Depends(RequireScope(Scope.LEASES_READ))]

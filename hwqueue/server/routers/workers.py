@@ -1,0 +1,183 @@
+"""Workers without a login of the database: their token is bound to nodes, each with a secret.
+
+Every request opens its node first (`enter_node`), in the transaction of the call itself: what the
+token or the node's secret does not open, or another node holds, is refused there.
+"""
+
+import secrets
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Query
+
+from hwqueue import calls
+from hwqueue.client import AsyncClient
+from hwqueue.client._http import LONGEST_WAIT_SECONDS, NODE_CALLS, SECRET, NodeCall, answer_of, as_json
+from hwqueue.errors import BadArgument, LeaseLost, NodeNotBound
+from hwqueue.server.auth import hash_of, unauthorised
+from hwqueue.server.dependencies import AuthenticatedRoute, Caller
+from hwqueue.server.models import workers as models
+from hwqueue.server.models.base import Id, Name
+from hwqueue.server.problems import HTTPProblem
+from hwqueue.server.routers.shared import Responses, Worker
+from hwqueue.types import EnteredNode, Verdict
+from hwqueue.types.nodes import id_of_node
+
+router = APIRouter(route_class=AuthenticatedRoute, prefix="/nodes", tags=["workers"])
+
+Secret = Annotated[
+    str,
+    Header(alias=SECRET, min_length=43, max_length=43, description="That of the node's registration."),
+]
+_RESPONSES: Responses = {
+    404: {"description": "The token has no such node registered."},
+    409: {"description": "The node was registered again, or the claim is not its own."},
+}
+_GONE = "this token lets nobody in: unknown, revoked or expired"
+_NAMING = ("reports", "logs", "claims")
+
+
+@router.post("/{node_id:uuid}/register", responses=_RESPONSES)
+async def register_worker(node_id: Id, body: models.Registration, caller: Worker) -> models.Registered:
+    """Register the node of a worker; the secret of the registration before opens it no more.
+
+    The token is bound to the node's name, and the id is the one that belongs to the name.
+    """
+    name = body.spec.get("name")
+    if not isinstance(name, str) or node_id != id_of_node(name):
+        raise NodeNotBound(
+            f"{node_id} is not the id of that name",
+            detail={"field": "spec.name"},
+            hint="it is the version 5 UUID of the name in the namespace uuid5(NAMESPACE_DNS, 'node.hwqueue')",
+        )
+    secret = secrets.token_urlsafe(32)
+    async with caller.call() as client:
+        epoch = await client.register_bound_node(_token_of(caller), node_id, body.spec, hash_of(secret))
+    if epoch is None:
+        raise unauthorised(_GONE)
+    return models.Registered(node_epoch=epoch, secret=secret)
+
+
+@router.get("/{node_id:uuid}/wait", responses=_RESPONSES)
+async def wait_for_work(
+    node_id: Id,
+    caller: Worker,
+    secret: Secret,
+    queue: Annotated[list[Name], Query(max_length=1000, description="Whose work is meant.")] = [],  # noqa: B006
+    after: Annotated[
+        float | None, Query(allow_inf_nan=False, description="`after` of the answer before.")
+    ] = None,
+) -> models.Waited:
+    """Wait until there may be work, or claims are to stop: 20 seconds at most.
+
+    It is a hint, and may come for nothing; poll as well. Such a request counts as an event stream.
+    """
+    with caller.services.streams.slot(caller.principal.counted_name):
+        async with caller.call() as client:
+            await _enter(client, caller, node_id, secret)
+            work = [each.payload for each in await client.wake_payloads(queue)] if queue else []
+            stop = await client.node_wake_payload(node_id)
+        heard, now = await caller.services.announcements.wait([*work, stop], after, LONGEST_WAIT_SECONDS)
+    return models.Waited(work=not set(work).isdisjoint(heard), stop=stop in heard, after=now)
+
+
+def _add_route(route: str, node_call: NodeCall) -> None:
+    """The route of one call."""
+
+    async def make_call(node_id: Id, body: Any, caller: Worker, secret: Secret) -> Any:
+        given = {name: value for name in node_call.arguments if (value := getattr(body, name)) is not None}
+        async with caller.call() as client:
+            return await _make(client, node_call, (node_id, secret), caller, given)
+
+    make_call.__annotations__["body"] = models.FORMS[route]
+    router.add_api_route(
+        f"/{{node_id:uuid}}/{route}",
+        make_call,
+        methods=["POST"],
+        name=f"node_{route}",
+        summary=node_call.call.name,
+        description=f"{node_call.says} SQL: `{node_call.call.name}`.",
+        response_model=models.Items if node_call.call.columns else models.Value,
+        responses=_RESPONSES,
+    )
+
+
+for _route, _node_call in NODE_CALLS.items():
+    _add_route(_route, _node_call)
+
+
+async def _make(
+    client: AsyncClient,
+    node_call: NodeCall,
+    opened: tuple[UUID, str],
+    caller: Caller,
+    given: dict[str, Any],
+) -> dict[str, Any]:
+    """Make a call for a node, in the transaction that has opened it."""
+    call, (node_id, secret) = node_call.call, opened
+    named = set(_leases_of(given))
+    entered = await _enter(
+        client, caller, node_id, secret, lease_ids=list(named), are_all=call is calls.HEARTBEAT_NODE
+    )
+    if "lease" in given and entered.others:
+        raise LeaseLost(
+            f"lease {given['lease']} is claimed by another node", detail={"lease_id": str(given["lease"])}
+        )
+    for name in ("reports", "logs"):
+        if name in given and entered.others:
+            others = set(entered.others)
+            given[name] = [item for item in given[name] if UUID(item["lease_id"]) not in others]
+    of_node = {"p_node": node_id, "p_epoch": entered.node_epoch}
+    values = {name: value for name, value in of_node.items() if name in call.required}
+    for name, sql_type in node_call.arguments.items():
+        if name in given:
+            values[f"p_{name}"] = timedelta(seconds=given[name]) if sql_type == "interval" else given[name]
+    found = answer_of(call, await client._call(call, **values))
+    if entered.unnamed:
+        found["items"] += [
+            {
+                "lease_id": each["lease_id"],
+                "verdict": Verdict.UNNAMED,
+                "expires_at": None,
+                "claim_token": as_json(each["claim_token"]),
+            }
+            for each in entered.unnamed
+        ]
+    return found
+
+
+async def _enter(
+    client: AsyncClient, caller: Caller, node_id: UUID, secret: str, **named: Any
+) -> EnteredNode:
+    """Open a node. Raises: HTTPProblem (401), NodeUnknown, NodeSuperseded."""
+    entered = await client.enter_node(_token_of(caller), node_id, hash_of(secret), **named)
+    if entered is None:
+        raise unauthorised(_GONE)
+    return entered
+
+
+def _token_of(caller: Caller) -> bytes:
+    """The hash of the worker's token. Raises: HTTPProblem (403)."""
+    digest = caller.principal.token_sha256
+    if digest is None:
+        raise HTTPProblem(403, "workers show a token", hint="hwqueue token create NAME --role worker")
+    return digest
+
+
+def _leases_of(given: Mapping[str, Any]) -> Iterator[UUID]:
+    """The leases that a request names. Raises: BadArgument, where it names none."""
+    if "lease" in given:
+        yield given["lease"]
+    for name in _NAMING:
+        items = given.get(name)
+        for index, item in enumerate(
+            items if isinstance(items, list) else ()
+        ):  # else the database refuses it
+            try:
+                yield UUID(item["lease_id"])
+            except (TypeError, KeyError, ValueError, AttributeError):
+                raise BadArgument(
+                    f"{name}[{index}].lease_id must be a UUID", detail={"field": f"{name}[{index}].lease_id"}
+                ) from None
