@@ -131,6 +131,11 @@ def run(
     reap_interval: Annotated[str, Option(help=_setting("reap_interval", none="With never"))] = "5s",
     prune_interval: Annotated[str, Option(help=_setting("prune_interval", none="With never"))] = "1m",
     node_id: Annotated[str | None, Option(help=_setting("node_id"))] = None,
+    url: Annotated[str | None, Option(envvar="HWQUEUE_URL", show_envvar=True, help=_setting("url"))] = None,
+    token_file: Annotated[
+        Path | None,
+        Option(envvar="HWQUEUE_TOKEN_FILE", show_envvar=True, help=_setting("token_file")),
+    ] = None,
     listen: Annotated[
         str, Option(envvar="HWQUEUE_LISTEN", show_envvar=True, help=_setting("listen"))
     ] = "auto",
@@ -153,10 +158,10 @@ def run(
     """
     logs.set_up(logs.LogSettings(log_format, log_level))  # before the app logs anything
     node_name = _name(name, process_index or 0, processes)
-    named = named_database(ctx)
     settings = WorkerSettings(
-        # the worker checks one that was named, and waits while it is away
-        dsn=connection_string(ctx) if named is None else named.dsn,
+        dsn=_dsn(ctx, url),
+        url=url,
+        token_file=token_file,
         listen=listen if listen in ("auto", "off") else checked_dsn(listen, "--listen"),
         sync_dsn=None if sync_dsn is None else checked_dsn(sync_dsn, "--sync-dsn"),
         queues=tuple(queue or ()),
@@ -191,6 +196,15 @@ def run(
         raise typer.Exit(_supervise(ctx, processes, watched))
     tasks = _tasks(ctx, app_name, shell=shell)
     raise typer.Exit(run_worker(tasks, settings, supervised=process_index is not None))
+
+
+def _dsn(ctx: typer.Context, url: str | None) -> str | None:
+    """The database; None: the worker calls an HTTP server, unless the line names both."""
+    if url is not None:
+        return options_of(ctx).dsn
+    named = named_database(ctx)
+    # the worker checks one that was named, and waits while it is away
+    return connection_string(ctx) if named is None else named.dsn
 
 
 def _tasks(ctx: typer.Context, name: str | None, *, shell: bool) -> App:

@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
@@ -53,6 +54,7 @@ _LONGEST_INTERVAL = 0.2
 _ANSWER_SECONDS = 5.0
 _TRY_AGAIN_SECONDS = 300.0
 _MOST_WAIT_SECONDS = 60.0
+_LONGEST_HTTP_PAUSE_SECONDS = 10.0
 
 
 class WakeUps:
@@ -149,6 +151,32 @@ async def listen(conninfo: str, wanted: Wanted) -> None:
                 )
                 is_told = True
             await asyncio.sleep(_TRY_AGAIN_SECONDS)
+    finally:
+        stop.close()
+
+
+async def listen_over_http(
+    wait: Callable[[Collection[str], float | None], Awaitable[Mapping[str, Any]]], wanted: Wanted
+) -> None:
+    """The same where the HTTP server listens, and is asked what it has heard."""
+    stop = WakeUps(wanted.on_stop, Rate(per_second=_STOPS_PER_SECOND).take)
+    after: float | None = None
+    said = ""
+    try:
+        while True:
+            try:
+                heard = await wait(wanted.queues, after)
+            except HwqueueError as error:
+                if (why := first_line(error)) != said:
+                    _log.warning("the server does not listen for this worker, polling instead: %s", why)
+                said = why
+                await asyncio.sleep(_LONGEST_HTTP_PAUSE_SECONDS * random.uniform(0.5, 1))
+                continue
+            after, said = heard["after"], ""
+            if heard["work"]:
+                wanted.on_work()
+            if heard["stop"]:
+                stop.wake()
     finally:
         stop.close()
 

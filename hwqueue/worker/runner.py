@@ -148,7 +148,8 @@ class Runner:
         self._session = session
         self._now = now
         self._gpu_names = gpu_names
-        self._conninfo = worker_conninfo(settings.dsn)  # for transactions that handlers begin
+        # for transactions that handlers begin
+        self._conninfo = worker_conninfo(settings.dsn) if settings.url is None else None
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="hwqueue-handler")
         self._running: dict[int, Execution] = {}

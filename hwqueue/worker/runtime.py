@@ -18,11 +18,12 @@ import psycopg
 from hwqueue import tracing
 from hwqueue.app import App
 from hwqueue.errors import ConfigError, HwqueueError
+from hwqueue.extras import needs
 from hwqueue.stopping import calling, until_told
 from hwqueue.text import exact_duration
 from hwqueue.worker.heartbeat import HeartbeatLoop
 from hwqueue.worker.kept_records import keeping_records
-from hwqueue.worker.listen import Announced, Wanted, listen
+from hwqueue.worker.listen import Announced, Wanted, listen, listen_over_http
 from hwqueue.worker.loop import ClaimLoop
 from hwqueue.worker.node import describe_node
 from hwqueue.worker.process import environment_of_gpus
@@ -143,7 +144,7 @@ class Worker:
         loose = [name for name, task in self._app.tasks.items() if task.is_async and not task.process]
         if settings.isolates_cores and loose:
             _log.warning("not pinned to the cores of their leases: %s", ", ".join(loose))
-        client = NodeClient(worker_conninfo(settings.dsn))
+        client = _client_for(settings)
         session = NodeSession(client, settings, node.spec, self._app, shutdown)
         runner = Runner(self._app, settings, session, now=shutdown.now, gpu_names=node.gpu_names)
         session.put_off = runner.put_off
@@ -219,12 +220,14 @@ class Worker:
         reap, prune = self._settings.reap_interval, self._settings.prune_interval
         parts = []
         if reap is not None:
-            parts += [reap_regularly(session, reap), plan_regularly(session, reap)]
+            parts.append(reap_regularly(session, reap))
+            if not self._settings.url:  # what others' schedules do is not for every machine to say
+                parts.append(plan_regularly(session, reap))
         if prune is not None:
             parts.append(prune_regularly(session, prune))
         if self._app.has_hooks("dead"):
             parts.append(hear_deaths(session, self._app, reap or _UNREAPED))
-        if tracing.is_on():
+        if tracing.is_on() and not self._settings.url:
             parts.append(send_run_spans(session, reap or _UNREAPED))
         return parts
 
@@ -275,9 +278,12 @@ class Worker:
         if settings.listen == "off":
             _log.info("not listening: polling every %s", exact_duration(settings.poll_interval))
             await asyncio.Event().wait()
+            return
+        wanted = Wanted(settings.queues, session.node_id, on_work=loop.hear, on_stop=loop.heartbeat.ask)
+        if settings.url is not None:
+            await listen_over_http(session.announced, wanted)
         else:
             conninfo = worker_conninfo(settings.dsn if settings.listen == "auto" else settings.listen)
-            wanted = Wanted(settings.queues, session.node_id, on_work=loop.hear, on_stop=loop.heartbeat.ask)
             await listen(conninfo, wanted)
 
     def _longest_heartbeat_wait(self) -> timedelta:
@@ -285,3 +291,13 @@ class Worker:
         if settings.claim_timeout is None:
             return settings.heartbeat_interval
         return min(settings.heartbeat_interval, settings.claim_timeout / 4)
+
+
+def _client_for(settings: WorkerSettings) -> NodeClient:
+    """What makes the calls of the node: on the database, or over HTTP. Raises: ConfigError."""
+    if settings.url is None or settings.token_file is None:
+        return NodeClient(worker_conninfo(settings.dsn))
+    with needs("http"):
+        from hwqueue.worker.gateway import Gateway, GatewayClient  # noqa: PLC0415
+
+    return GatewayClient(Gateway(settings.url, settings.token_file, settings.effective_node_id))

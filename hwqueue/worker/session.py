@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import cache
@@ -72,6 +72,10 @@ class NodeClient(AsyncClient):
         if self._pool is not None:
             self._pool.hides_cuts = False
 
+    async def announced(self, queues: Collection[str], after: float | None) -> Mapping[str, Any]:
+        """What an HTTP server has heard after a time of its own; there is none here."""
+        raise NotImplementedError
+
     async def settle_batch(self, node_id: UUID, node_epoch: int, batch: Batch, **asked: Any) -> Rows:
         """`settle_and_claim` without an object for each settlement; the rows as they come.
 
@@ -88,6 +92,7 @@ class NodeClient(AsyncClient):
             "p_completed": f"{{{','.join(map(str, batch.completed))}}}",
             "p_completed_tokens": f"{{{','.join(map(str, batch.tokens))}}}",
         }
+        given |= {name: _array(given[name]) for name in ("p_queues", "p_tasks") if name in given}
         with translate():
             return await self._runner.run(calls.SETTLE_AND_CLAIM, given)
 
@@ -130,11 +135,13 @@ class NodeSession:
             hears_deaths=app.has_hooks("dead"),
             declared=announceable(self._declared, 200) if self._declared else None,
         )
-        self._tasks = list(app.tasks)
+        self._tasks = tuple(app.tasks)
         self.reports = Reports(app, self._outlook)
         self._queues = Queues(settings.queues)
         self._shutdown = shutdown
         self._in_flight: set[asyncio.Future[Any]] = set()
+        self._is_claiming = False
+        self._granted = 0  # how many calls have claimed
         self.put_off: PutOff | None = None
         self.steps_settled = asyncio.Event()
         self.progress = ProgressOutbox(lambda reports: self.call(AsyncClient.report_progress, reports))
@@ -152,12 +159,12 @@ class NodeSession:
             SchemaError: The schema of the database is not one for this package.
             HwqueueError, psycopg.Error: The worker cannot run on this database as it is.
 
-        SQL: schema_version, compare_tasks, sync_tasks, register_node.
+        SQL: schema_version, register_node, compare_tasks, sync_tasks.
         """
         await self._call("connect", lambda client: client.open(), passes=may_come_up)
         await self._call("check the schema", lambda client: client.check_schema())
-        await self._compare_tasks()
         await self._call("register the node", self._register)
+        await self._compare_tasks()
         _log.info("node %s (%s) registered, epoch %d", self._spec.name, self.node_id, self.epoch)
 
     async def close(self) -> None:
@@ -177,13 +184,32 @@ class NodeSession:
             longest_wait: Seconds between two tries, at most.
         """
         held = [(claim.lease_id, claim.claim_token) for claim in claims]
+        granted = self._granted
         answers = await self._call(
             "heartbeat",
             lambda client: client.heartbeat_node(self.node_id, self.epoch, claims=held),
             longest_wait=longest_wait,
         )
         self.in_doubt = False
+        unnamed = [one for one in answers if one.verdict is Verdict.UNNAMED]
+        # a claim whose answer is on its way may have granted them
+        if unnamed and granted == self._granted and not self._is_claiming:
+            await self._release(unnamed)
         return answers
+
+    async def _release(self, unnamed: Sequence[Heartbeat]) -> None:
+        """Hand back what an answer has granted that was lost: nobody works on it."""
+        _log.warning("%d leases were granted by answers that were lost; they are handed back", len(unnamed))
+        items = [
+            {"lease_id": str(one.lease_id), "claim_token": one.claim_token, "outcome": "release"}
+            for one in unnamed
+        ]
+        try:
+            await self._settle_and_claim(Batch(items, [], []), self._queues.usable(), 0)
+        except NODE_LOST:
+            raise
+        except HwqueueError as error:
+            _log.warning("they are handed back after the next heartbeat: %s", in_one_line(error))
 
     async def settle_and_claim(self, ended: Sequence[Ended], quantity: int) -> Sequence[Claim]:
         """Settle what ended and claim up to `quantity`, in one commit.
@@ -218,12 +244,16 @@ class NodeSession:
                 quantity = 0
             if not ended and quantity == 0:
                 return ()
+            self._is_claiming = quantity > 0
             try:
                 told, claimed = read_answer(await self._settle_and_claim(batch, queues, quantity))
                 break
             except QueueUnknown as error:
                 if not self._queues.leave_out(error.detail.get("queue"), error):
                     raise
+            finally:
+                self._granted += self._is_claiming
+                self._is_claiming = False
         if quantity and not self.in_doubt:
             self._queues.found(queues)
         self.reports.settled(ended, told)
@@ -241,9 +271,9 @@ class NodeSession:
                 self.node_id,
                 self.epoch,
                 batch,
-                queues=_array(tuple(queues)),
+                queues=tuple(queues),
                 qty=0 if self.in_doubt else quantity,
-                tasks=_array(tuple(self._tasks)),
+                tasks=self._tasks,
                 claim_timeout=self._settings.claim_timeout,
             ),
         )
@@ -326,6 +356,10 @@ class NodeSession:
         except (NodeUnknown, *NODE_LOST):  # no longer there, or no longer ours
             return False
 
+    async def announced(self, queues: Collection[str], after: float | None) -> Mapping[str, Any]:
+        """What the server over HTTP hears after a time of its own: see `listen_over_http`."""
+        return await self._client.announced(queues, after)
+
     async def _outlook(self, lease_ids: Sequence[UUID]) -> Iterable[LeaseOutlook]:
         """For log lines only, so it is not repeated. SQL: lease_outlook."""
         return await self._client.lease_outlook(self.node_id, lease_ids)
@@ -348,6 +382,8 @@ class NodeSession:
     async def _sync_tasks(self) -> bool:
         """Set what is newer, with the login for it or its own; whether it set anything."""
         dsn = self._settings.sync_dsn
+        if self._settings.url is not None:
+            return False  # that is for operators
         opened: AbstractAsyncContextManager[AsyncClient] = nullcontext(self._client)
         if dsn is not None:
             opened = AsyncClient(with_timeouts(dsn, seconds=_SYNC_CONNECT_SECONDS))
@@ -408,7 +444,11 @@ class NodeSession:
             return await self._shielded(call(self._client))
         except NodeUnknown:
             _log.warning("node %s was deregistered; registering it again", self._spec.name)
-            await self._register(self._client)
+            try:
+                await self._register(self._client)
+            except NodeNotYours as error:
+                self._stop_disowned(error)
+                raise
             raise
         except NodeSuperseded:
             if epoch != self.epoch:  # another call has registered the node again meanwhile
@@ -416,8 +456,7 @@ class NodeSession:
             self._stop_superseded()
             raise
         except NodeNotYours as error:
-            if self.epoch:  # else it never had the node: its starter is told
-                self._shutdown.abort(f"stopping now: {in_one_line(error)}", superseded=True)
+            self._stop_disowned(error)
             raise
 
     async def _shielded(self, call: Awaitable[_T]) -> _T:
@@ -431,6 +470,10 @@ class NodeSession:
         self._in_flight.discard(answer)
         if not answer.cancelled():
             answer.exception()  # nobody may be waiting for it any more
+
+    def _stop_disowned(self, error: NodeNotYours) -> None:
+        if self.epoch:  # else it never had the node: its starter is told
+            self._shutdown.abort(f"stopping now: {in_one_line(error)}", superseded=True)
 
     def _stop_superseded(self) -> None:
         self._shutdown.abort(

@@ -8,15 +8,18 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal
-from uuid import NAMESPACE_DNS, UUID, uuid5
+from urllib.parse import urlsplit
+from uuid import UUID
 
 from hwqueue.connections import named_conninfo, with_timeouts
 from hwqueue.errors import ConfigError
 from hwqueue.options import check_range
 from hwqueue.types import Gpu
+from hwqueue.types.nodes import id_of_node
 
-_NODE_NAMESPACE = uuid5(NAMESPACE_DNS, "node.hwqueue")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _MAX_NAME_CHARS = 253
 _MAX_VERSION_CHARS = 100
 _PLACEHOLDER = re.compile("%[hi]")
@@ -49,9 +52,14 @@ class WorkerSettings:
     Attributes:
         dsn: Connection string of the database, which may point at PgBouncer in transaction mode;
             None: that of `HWQUEUE_DSN`, else the `PG*` variables.
+        url: Address of an HTTP server (`hwqueue serve`), instead of a database: `https://...`, or
+            `http://` for one on this machine. The worker needs no login then, but a token of role
+            `worker` that is bound to its name. None: it works on the database.
+        token_file: File that holds this token.
         listen: Where to LISTEN for new work, which only shortens waits, on one connection more.
             "auto": at `dsn`, if notifications come through; else the worker says so and polls.
-            "off": nowhere. Else the connection string of a direct connection.
+            "off": nowhere. Else the connection string of a direct connection. With `url` the server
+            listens.
         sync_dsn: Connection string of a login with `hwqueue_operator`, which may set the defaults of
             tasks: the worker sets those of its app with it when it starts. None: it
             tries with its own login.
@@ -113,6 +121,8 @@ class WorkerSettings:
     """
 
     dsn: str | None = field(default=None, repr=False)
+    url: str | None = None
+    token_file: Path | None = None
     listen: str = field(default="auto", repr=False)
     sync_dsn: str | None = field(default=None, repr=False)
     queues: tuple[str, ...] = ()
@@ -144,6 +154,7 @@ class WorkerSettings:
 
     def __post_init__(self) -> None:
         self._check_names()
+        self._check_url()
         for name, (low, high) in _RANGES.items():
             if getattr(self, name) is not None or name not in _OPTIONAL:
                 check_range(name, getattr(self, name), low, high)
@@ -173,7 +184,29 @@ class WorkerSettings:
     @property
     def effective_node_id(self) -> UUID:
         """`node_id`, or the id that belongs to `name`."""
-        return self.node_id or uuid5(_NODE_NAMESPACE, self.name)
+        return self.node_id or id_of_node(self.name)
+
+    def _check_url(self) -> None:
+        if (self.url is None) != (self.token_file is None):
+            raise ConfigError("url and token_file go together")
+        if self.url is None:
+            return
+        try:
+            address = urlsplit(self.url)
+            is_safe = address.hostname is not None and (
+                address.scheme == "https" or (address.scheme == "http" and address.hostname in _LOOPBACK)
+            )
+        except ValueError:
+            is_safe = False
+        if not is_safe:
+            raise ConfigError(
+                f"url: {self.url!r} is not https://HOST", hint="http:// would show the token to the network"
+            )
+        for name in ("dsn", "sync_dsn", "node_id"):
+            if getattr(self, name) is not None:
+                raise ConfigError(f"{name} does not go with url")
+        if self.listen not in ("auto", "off"):
+            raise ConfigError("listen is auto or off with url: the server listens")
 
     def _check_names(self) -> None:
         if not isinstance(self.queues, tuple):

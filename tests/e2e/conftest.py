@@ -10,7 +10,9 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 import psutil
@@ -20,8 +22,11 @@ from typer.testing import CliRunner, Result
 
 from hwqueue.cli.main import app
 from hwqueue.client import AsyncClient, Client
+from hwqueue.serve import create_app
+from hwqueue.server import ServerSettings
 from hwqueue.types import QueuePolicy
-from tests.e2e.worker_support import QUEUE
+from tests.e2e.worker_support import QUEUE, WAY
+from tests.server.conftest import live
 
 Cli = Callable[..., Result]
 Shown = Callable[..., Any]
@@ -56,6 +61,25 @@ def producer(dsn: str, policy: QueuePolicy | None) -> Iterator[Client]:
     with Client(dsn) as connected:
         connected.create_queue(QUEUE, policy=policy)
         yield connected
+
+
+@pytest.fixture(params=["login", "http"])
+def way(request: pytest.FixtureRequest, dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The workers of the test have a login of the database; then a token of an HTTP server alone."""
+    if request.param == "login":
+        yield
+        return
+    token = tmp_path_factory.mktemp("token") / "token"
+    token.write_text("of-the-workers")
+    with Client(dsn, pool_size=1) as client:
+        names = [f"{letter}*" for letter in ascii_lowercase]
+        client.create_token("workers", sha256(b"of-the-workers").digest(), "worker", nodes=names)
+    with live(create_app(ServerSettings(dsn=dsn, auth="tokens", rate_limit=None))) as url:
+        WAY.over_http = {"url": url, "token_file": str(token)}
+        try:
+            yield
+        finally:
+            WAY.over_http = {}
 
 
 @pytest.fixture

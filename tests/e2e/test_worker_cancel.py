@@ -20,6 +20,8 @@ from hwqueue.worker import session
 from hwqueue.worker.heartbeat import HeartbeatLoop
 from tests.e2e.worker_support import BOUND_SECONDS, QUEUE, RARELY, ended, until, worker, works
 
+pytestmark = pytest.mark.usefixtures("way")
+
 LISTENING = (
     "select count(*) from pg_stat_activity where pid <> pg_backend_pid()"
     " and datname = current_database() and query ~* '^listen hwqueue$'"
@@ -114,6 +116,7 @@ async def test_a_stop_reaches_a_worker_that_neither_polls_nor_heartbeats(
         await until((tmp_path / "cancelled").exists)
 
 
+@pytest.mark.parametrize("way", ["login"], indirect=True)
 async def test_a_stop_that_comes_during_a_heartbeat_asks_for_another_one() -> None:
     """The one under way may have read the claims before they were to stop."""
     beats = asyncio.Queue[None]()

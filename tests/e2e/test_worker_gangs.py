@@ -33,6 +33,8 @@ from tests.e2e.worker_support import (
 from tests.parking import is_parked, parking
 
 KINDS = ["meet", "meet-sync", "meet-process", "meet-async-process"]
+
+pytestmark = pytest.mark.usefixtures("way")
 OFTEN = timedelta(milliseconds=100)
 
 

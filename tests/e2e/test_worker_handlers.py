@@ -20,12 +20,15 @@ from hwqueue.worker.session import NodeClient
 from tests.e2e.worker_app import Picture, Size, app
 from tests.e2e.worker_support import AT_ONCE, BOUND_SECONDS, QUEUE, ended, run_one, until, worker, works
 
+pytestmark = pytest.mark.usefixtures("way")
+
 
 @pytest.fixture
 def policy() -> QueuePolicy:
     return QueuePolicy(max_result_bytes=1000, retry=AT_ONCE)
 
 
+@pytest.mark.parametrize("way", ["login"], indirect=True)
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot pin")
 @pytest.mark.parametrize("task", ["cpus", "cpus-process"])
 async def test_a_handler_runs_on_the_cores_of_its_lease(
@@ -101,6 +104,7 @@ async def test_no_exception_of_a_handler_harms_the_worker(
     assert (lease.error["type"], lease.error["message"]) == (kind, message)
 
 
+@pytest.mark.parametrize("way", ["login"], indirect=True)
 async def test_a_result_is_given_up_only_if_it_cannot_be_kept(
     client: AsyncClient, dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,7 +14,7 @@ from hwqueue.worker.session import NodeSession
 from tests.e2e import middleware_app
 from tests.e2e.worker_support import AT_ONCE, QUEUE, ended, settings, until, worker
 
-pytestmark = pytest.mark.embedded
+pytestmark = [pytest.mark.embedded, pytest.mark.usefixtures("way")]
 
 
 @pytest.fixture

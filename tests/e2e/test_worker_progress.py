@@ -13,6 +13,8 @@ from hwqueue.types import LeaseState
 from tests.e2e.log_app import app
 from tests.e2e.worker_support import BOUND_SECONDS, QUEUE, ended, worker
 
+pytestmark = pytest.mark.usefixtures("way")
+
 
 @pytest.mark.parametrize("task", ["paint", "paint-sync", "paint-process"])
 async def test_progress_is_shown_while_it_runs_and_after(

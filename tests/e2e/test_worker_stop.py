@@ -44,6 +44,7 @@ def is_released(lease: Lease) -> bool:
     return (lease.state, lease.attempt, outcomes) == (LeaseState.PENDING, 0, ["released"])
 
 
+@pytest.mark.usefixtures("way")
 def test_sigterm_lets_running_handlers_finish_and_claims_no_more(
     producer: Client, dsn: str, tmp_path: Path
 ) -> None:
@@ -89,6 +90,7 @@ def test_a_second_signal_stops_now(producer: Client, dsn: str, tmp_path: Path, t
     assert is_released(producer.get_lease(lease_id))
 
 
+@pytest.mark.usefixtures("way")
 def test_leases_of_a_killed_worker_come_back_after_the_claim_timeout(
     producer: Client, dsn: str, clock: Clock, tmp_path: Path
 ) -> None:
@@ -133,6 +135,7 @@ def test_other_workers_reap_even_when_they_do_not_claim(
 
 
 @pytest.mark.parametrize(("leaves", "left"), [(True, 0), (False, 1)])
+@pytest.mark.usefixtures("way")
 def test_a_node_leaves_the_fleet_with_its_worker(
     producer: Client, dsn: str, *, leaves: bool, left: int
 ) -> None:
@@ -154,6 +157,7 @@ def test_what_an_operator_set_keeps_a_node_whose_worker_stops(producer: Client, 
     assert node.cordoned
 
 
+@pytest.mark.usefixtures("way")
 def test_a_worker_of_the_same_name_supersedes_the_first(producer: Client, dsn: str, tmp_path: Path) -> None:
     lease_id = spawn(producer, "wait-async", tmp_path)
     with worker_process(dsn) as first:

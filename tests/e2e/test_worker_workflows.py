@@ -20,6 +20,8 @@ from tests.e2e.worker_support import BOUND_SECONDS, QUEUE, ended, until, worker
 
 _TALLY = "select from hwqueue.tally where run_id = %s and step_no = %s for update"
 
+pytestmark = pytest.mark.usefixtures("way")
+
 
 @pytest.fixture
 def advanced(monkeypatch: pytest.MonkeyPatch) -> list[AdvanceResult]:

@@ -10,8 +10,10 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -27,10 +29,26 @@ AT_ONCE = RetryPolicy(kind="fixed", base=timedelta(0))
 RARELY = {"heartbeat_interval": timedelta(hours=1), "heartbeat_timeout": timedelta(hours=2)}
 
 
+@dataclass
+class Way:
+    """How workers reach the queue: by a login of the database; or over HTTP, as a fixture says."""
+
+    over_http: dict[str, str] = field(default_factory=dict)
+
+    def settings(self, dsn: str) -> dict[str, Any]:
+        """Those that say it."""
+        if not self.over_http:
+            return {"dsn": dsn}
+        return self.over_http | {"token_file": Path(self.over_http["token_file"])}
+
+
+WAY = Way()
+
+
 def settings(dsn: str, **changes: Any) -> WorkerSettings:
     """Impatient settings; nothing of the machine is declared."""
     quick: dict[str, Any] = {
-        "dsn": dsn,
+        **WAY.settings(dsn),
         "queues": (QUEUE,),
         "name": "node-1",
         "detect": False,
@@ -59,7 +77,7 @@ async def worker(dsn: str, of: App = app, /, **changes: Any) -> AsyncIterator[Wo
 @contextmanager
 def worker_process(dsn: str, *, of: str = "worker_app", **changes: Any) -> Iterator[subprocess.Popen[str]]:
     """A worker in a process of its own, with the tasks of a module here; killed at the end if it runs."""
-    given = json.dumps({"dsn": dsn, **changes})
+    given = json.dumps({**(WAY.over_http or {"dsn": dsn}), **changes})
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.e2e.worker_support", of, given], stderr=subprocess.PIPE, text=True
     )
@@ -119,10 +137,11 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO)
     tasks, given = import_module(f"tests.e2e.{sys.argv[1]}").app, json.loads(sys.argv[2])
     given["queues"] = tuple(given.get("queues", [QUEUE]))
+    WAY.over_http = {name: given.pop(name) for name in ("url", "token_file") if name in given}
     for name in given:
         if name.endswith(("_interval", "_timeout", "_grace")):
             given[name] = timedelta(seconds=given[name])
-    return run(tasks, settings(**given))
+    return run(tasks, settings(given.pop("dsn", ""), **given))
 
 
 if __name__ == "__main__":

@@ -139,6 +139,8 @@ def test_isolation_is_told_to_the_worker(started: list[WorkerSettings]) -> None:
         ["--gpu=A100x"],
         ["--gpu=A100x0"],
         ["--gpu=A100x1000", "--gpu=T4x25"],
+        ["--url=https://queue.example"],
+        ["--url=https://queue.example", "--token-file=t"],  # the line names a database, too
     ],
 )
 def test_what_makes_no_sense_is_refused(started: list[WorkerSettings], options: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -65,6 +66,29 @@ def test_the_node_id_belongs_to_the_name() -> None:
 def test_bad_values_are_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=field):
         WorkerSettings(**{"dsn": "host=x", field: value})
+
+
+@pytest.mark.parametrize(
+    ("url", "more"),
+    [
+        ("https://q.example", {"token_file": None}),
+        ("http://q.example", {}),  # the token would go through the network
+        ("http://localhost.q.example", {}),
+        ("http://127.0.0.1@q.example", {}),
+        ("q.example", {}),
+        ("https://", {}),
+        ("https://[", {}),
+        ("https://q.example", {"dsn": "x"}),
+        ("https://q.example", {"sync_dsn": "x"}),
+        ("https://q.example", {"node_id": uuid4()}),
+        ("https://q.example", {"listen": "host=x"}),
+    ],
+)
+def test_a_server_takes_the_place_of_the_database(url: str, more: dict[str, Any]) -> None:
+    for good in ("https://q.example:8443/below", "http://localhost:8080", "http://[::1]:8080"):
+        assert WorkerSettings(url=good, token_file=Path("t")).url == good
+    with pytest.raises(ConfigError):
+        WorkerSettings(**{"url": url, "token_file": Path("t"), **more})
 
 
 def test_the_version_of_the_code_is_a_label() -> None:
