@@ -859,6 +859,8 @@ CREATE TABLE hwqueue.node_state (
     has_reserved boolean DEFAULT false NOT NULL,
     expands_until timestamp with time zone,
     recovered_to pg_lsn,
+    token_name text,
+    secret_sha256 bytea,
     CONSTRAINT node_state_check CHECK (((judged_xid IS NULL) = (judged_class IS NULL))),
     CONSTRAINT node_state_node_epoch_check CHECK ((node_epoch > 0))
 )
@@ -893,6 +895,10 @@ COMMENT ON COLUMN hwqueue.node_state.has_reserved IS 'claims of the node may be 
 COMMENT ON COLUMN hwqueue.node_state.expands_until IS 'it has registered: until then only everywhere tasks get its room; null: they have it';
 
 COMMENT ON COLUMN hwqueue.node_state.recovered_to IS 'of the installation, when generation was read';
+
+COMMENT ON COLUMN hwqueue.node_state.token_name IS 'of a worker over HTTP: whose node it is; its login is that of the server';
+
+COMMENT ON COLUMN hwqueue.node_state.secret_sha256 IS 'of the secret that its last registration made';
 
 CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
@@ -2014,7 +2020,7 @@ CREATE FUNCTION hwqueue.create_schedule(p_name text, p_spec jsonb) RETURNS boole
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text DEFAULT NULL::text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_expires_after interval DEFAULT NULL::interval) RETURNS void
+CREATE FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text DEFAULT NULL::text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_expires_after interval DEFAULT NULL::interval, p_nodes text[] DEFAULT NULL::text[]) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -2251,6 +2257,10 @@ CREATE FUNCTION hwqueue.end_step(p_run uuid, p_step integer, p_verdict hwqueue.s
 
 CREATE FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang) RETURNS text
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.enter_node(p_token_sha256 bytea, p_node uuid, p_secret_sha256 bytea, p_lease_ids uuid[] DEFAULT '{}'::uuid[], p_are_all boolean DEFAULT false) RETURNS TABLE(node_epoch bigint, others uuid[], unnamed jsonb)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.error_words(p_error jsonb) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE;
@@ -3393,7 +3403,7 @@ CREATE FUNCTION hwqueue.list_tenants(p_after text DEFAULT NULL::text, p_limit in
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.list_tokens() RETURNS TABLE(name text, role text, tenant text, created_at timestamp with time zone, created_by text, expires_at timestamp with time zone, used_at timestamp with time zone, revoked_at timestamp with time zone, revoked_by text, created_login text, revoked_login text)
+CREATE FUNCTION hwqueue.list_tokens() RETURNS TABLE(name text, role text, tenant text, created_at timestamp with time zone, created_by text, expires_at timestamp with time zone, used_at timestamp with time zone, revoked_at timestamp with time zone, revoked_by text, created_login text, revoked_login text, nodes text[])
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -4448,6 +4458,10 @@ CREATE FUNCTION hwqueue.refuse_workflow(p_name text, p_version integer) RETURNS 
 
 CREATE FUNCTION hwqueue.regain_keys(p_leases uuid[], p_waits boolean, p_now timestamp with time zone) RETURNS TABLE(lease_id uuid, holder uuid, key text)
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.register_bound_node(p_token_sha256 bytea, p_node uuid, p_spec jsonb, p_secret_sha256 bytea) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5534,6 +5548,36 @@ CREATE FUNCTION hwqueue.without_nulls(p_object jsonb) RETURNS jsonb
 CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE TABLE hwqueue.api_token (
+    name text NOT NULL,
+    secret_sha256 bytea NOT NULL,
+    role text NOT NULL,
+    tenant text,
+    created_at timestamp with time zone NOT NULL,
+    created_by text NOT NULL,
+    expires_at timestamp with time zone,
+    used_at timestamp with time zone,
+    revoked_at timestamp with time zone,
+    revoked_by text,
+    created_login text,
+    revoked_login text,
+    nodes text[],
+    CONSTRAINT api_token_check CHECK (((role = 'worker'::text) = (nodes IS NOT NULL))),
+    CONSTRAINT api_token_role_check CHECK ((role = ANY (ARRAY['producer'::text, 'viewer'::text, 'operator'::text, 'admin'::text, 'worker'::text]))),
+    CONSTRAINT api_token_secret_sha256_check CHECK ((octet_length(secret_sha256) = 32))
+);
+
+COMMENT ON TABLE hwqueue.api_token IS 'who may call the HTTP API; of a secret only the sha256 is stored';
+
+COMMENT ON COLUMN hwqueue.api_token.used_at IS 'to the hour: a row that is updated at every request would be read ever slower';
+
+COMMENT ON COLUMN hwqueue.api_token.created_login IS 'session_user, beside what the caller said (created_by)';
+
+COMMENT ON COLUMN hwqueue.api_token.nodes IS 'of role worker: names of the nodes that it may register, or how they begin (edge-*)';
+
+CREATE FUNCTION hwqueue.worker_token(p_secret_sha256 bytea) RETURNS hwqueue.api_token
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.worth_gain(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom, p_worth double precision[]) RETURNS double precision
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
@@ -5598,29 +5642,6 @@ ALTER TABLE hwqueue.affinity_term ALTER COLUMN term_id ADD GENERATED ALWAYS AS I
 CREATE TABLE hwqueue.alembic_version (
     version_num character varying(32) NOT NULL
 );
-
-CREATE TABLE hwqueue.api_token (
-    name text NOT NULL,
-    secret_sha256 bytea NOT NULL,
-    role text NOT NULL,
-    tenant text,
-    created_at timestamp with time zone NOT NULL,
-    created_by text NOT NULL,
-    expires_at timestamp with time zone,
-    used_at timestamp with time zone,
-    revoked_at timestamp with time zone,
-    revoked_by text,
-    created_login text,
-    revoked_login text,
-    CONSTRAINT api_token_role_check CHECK ((role = ANY (ARRAY['producer'::text, 'viewer'::text, 'operator'::text, 'admin'::text]))),
-    CONSTRAINT api_token_secret_sha256_check CHECK ((octet_length(secret_sha256) = 32))
-);
-
-COMMENT ON TABLE hwqueue.api_token IS 'who may call the HTTP API; of a secret only the sha256 is stored';
-
-COMMENT ON COLUMN hwqueue.api_token.used_at IS 'to the hour: a row that is updated at every request would be read ever slower';
-
-COMMENT ON COLUMN hwqueue.api_token.created_login IS 'session_user, beside what the caller said (created_by)';
 
 CREATE TABLE hwqueue.arrival (
     arrival_id bigint NOT NULL,
@@ -8084,8 +8105,8 @@ GRANT ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb) TO hwqu
 REVOKE ALL ON FUNCTION hwqueue.create_schedule(p_name text, p_spec jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.create_schedule(p_name text, p_spec jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_expires_after interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_expires_after interval) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_expires_after interval, p_nodes text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_expires_after interval, p_nodes text[]) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.current_actor() FROM PUBLIC;
 
@@ -8201,6 +8222,10 @@ REVOKE ALL ON FUNCTION hwqueue.end_parent_step(p_run hwqueue.run, p_now timestam
 REVOKE ALL ON FUNCTION hwqueue.end_step(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.enter_node(p_token_sha256 bytea, p_node uuid, p_secret_sha256 bytea, p_lease_ids uuid[], p_are_all boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.enter_node(p_token_sha256 bytea, p_node uuid, p_secret_sha256 bytea, p_lease_ids uuid[], p_are_all boolean) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.enter_node(p_token_sha256 bytea, p_node uuid, p_secret_sha256 bytea, p_lease_ids uuid[], p_are_all boolean) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.error_words(p_error jsonb) FROM PUBLIC;
 
@@ -9388,6 +9413,10 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_workflow(p_name text, p_version integer) F
 
 REVOKE ALL ON FUNCTION hwqueue.regain_keys(p_leases uuid[], p_waits boolean, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.register_bound_node(p_token_sha256 bytea, p_node uuid, p_spec jsonb, p_secret_sha256 bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.register_bound_node(p_token_sha256 bytea, p_node uuid, p_spec jsonb, p_secret_sha256 bytea) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.register_bound_node(p_token_sha256 bytea, p_node uuid, p_spec jsonb, p_secret_sha256 bytea) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb) TO hwqueue_admin;
@@ -10049,6 +10078,8 @@ REVOKE ALL ON FUNCTION hwqueue.with_defaults(p_options jsonb, p_defaults jsonb) 
 REVOKE ALL ON FUNCTION hwqueue.without_nulls(p_object jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.worker_token(p_secret_sha256 bytea) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.worth_gain(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom, p_worth double precision[]) FROM PUBLIC;
 
