@@ -456,7 +456,7 @@ def _(stage: Stage) -> Row:
     schedule = _a_schedule(stage).named["name"]
     for _ in range(2):
         stage.api.rows("set_schedule", name=schedule, changes={"missed": "latest"})  # as it is
-    return {"message": f"schedule {schedule} is new"}
+    return {"message": f"schedule {schedule} is created"}
 
 
 @tells("schedule_missed")
