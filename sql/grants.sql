@@ -7,14 +7,17 @@
 -- first: else a role would keep what it may not call any more.
 
 revoke all on all functions in schema hwqueue
-  from hwqueue_producer, hwqueue_worker, hwqueue_planner, hwqueue_operator, hwqueue_admin;
+  from hwqueue_producer, hwqueue_worker, hwqueue_planner, hwqueue_operator, hwqueue_admin,
+    hwqueue_tenants;
 
 grant usage on schema hwqueue
-  to hwqueue_producer, hwqueue_worker, hwqueue_planner, hwqueue_operator, hwqueue_admin;
+  to hwqueue_producer, hwqueue_worker, hwqueue_planner, hwqueue_operator, hwqueue_admin,
+    hwqueue_tenants;
 grant execute on function hwqueue.schema_version()
-  to hwqueue_producer, hwqueue_worker, hwqueue_planner, hwqueue_operator, hwqueue_admin;
+  to hwqueue_producer, hwqueue_worker, hwqueue_planner, hwqueue_operator, hwqueue_admin,
+    hwqueue_tenants;
 
--- Producers: spawn, read, change and cancel leases, and dry runs.
+-- Producers, and bound logins: spawn, read, change and cancel leases, and dry runs.
 grant execute on function
   hwqueue.spawn_lease(text, text, jsonb, jsonb),
   hwqueue.spawn_leases(text, jsonb),
@@ -59,7 +62,7 @@ grant execute on function
   hwqueue.retry_workflow_run(uuid, jsonb),
   hwqueue.update_steps(uuid, jsonb, text[]),
   hwqueue.signal_workflow_run(uuid, text, jsonb, text)
-  to hwqueue_producer, hwqueue_operator, hwqueue_admin;
+  to hwqueue_producer, hwqueue_operator, hwqueue_admin, hwqueue_tenants;
 
 -- Workers: register their node, claim, heartbeat, settle, and do the upkeep.
 grant execute on function
@@ -114,9 +117,24 @@ grant execute on function
   hwqueue.assigned_leases(jsonb)
   to hwqueue_planner, hwqueue_admin;
 
--- Operators: everything that people on call need. They cannot claim.
+-- Operators, and bound logins, of which each function shows and changes only what their tenants have.
 grant execute on function
   hwqueue.list_leases(jsonb, int, uuid),
+  hwqueue.spawn_everywhere(text, text, jsonb, jsonb),
+  hwqueue.requeue_lease(uuid),
+  hwqueue.count_leases(jsonb, text[], int, jsonb),
+  hwqueue.cancel_leases(jsonb, text, int, jsonb),
+  hwqueue.requeue_leases(jsonb, int, jsonb),
+  hwqueue.update_leases(jsonb, jsonb, int, jsonb),
+  hwqueue.delete_leases(jsonb, int, jsonb),
+  hwqueue.set_service_policy(uuid, jsonb),
+  hwqueue.service_policy(uuid),
+  hwqueue.lease_history(uuid),
+  hwqueue.skip_step(uuid, text, jsonb, text)
+  to hwqueue_operator, hwqueue_admin, hwqueue_tenants;
+
+-- Operators: everything that people on call need. They cannot claim.
+grant execute on function
   hwqueue.list_nodes(text, uuid, text, int),
   hwqueue.explain_lease(uuid),
   hwqueue.explain_class(bigint),
@@ -125,14 +143,7 @@ grant execute on function
   hwqueue.node_claims(uuid, int),
   hwqueue.list_queues(),
   hwqueue.claim_hint(text[], uuid),
-  hwqueue.spawn_everywhere(text, text, jsonb, jsonb),
-  hwqueue.requeue_lease(uuid),
   hwqueue.requeue_failed(text, jsonb),
-  hwqueue.count_leases(jsonb, text[], int, jsonb),
-  hwqueue.cancel_leases(jsonb, text, int, jsonb),
-  hwqueue.requeue_leases(jsonb, int, jsonb),
-  hwqueue.update_leases(jsonb, jsonb, int, jsonb),
-  hwqueue.delete_leases(jsonb, int, jsonb),
   hwqueue.pause_queue(text),
   hwqueue.resume_queue(text),
   hwqueue.cordon_node(uuid),
@@ -145,8 +156,6 @@ grant execute on function
   hwqueue.confirm_node(uuid, text),
   hwqueue.hand_over_node(uuid, text),
   hwqueue.revoke_attestation(uuid, text),
-  hwqueue.set_service_policy(uuid, jsonb),
-  hwqueue.service_policy(uuid),
   hwqueue.set_task(text, jsonb),
   hwqueue.sync_tasks(jsonb, text, boolean),
   hwqueue.list_tasks(),
@@ -163,7 +172,6 @@ grant execute on function
   hwqueue.node_usage(text, int, text),
   hwqueue.planner_status(),
   hwqueue.tag_distribution(text, int),
-  hwqueue.lease_history(uuid),
   hwqueue.placement_class_stats(text, bigint, int),
   hwqueue.throughput(text, int),
   hwqueue.metrics(),
@@ -189,7 +197,6 @@ grant execute on function
   hwqueue.get_workflow(text, int),
   hwqueue.list_workflows(text, int),
   hwqueue.list_workflow_versions(text[]),
-  hwqueue.skip_step(uuid, text, jsonb, text),
   hwqueue.advance_workflows(int)
   to hwqueue_operator, hwqueue_admin;
 grant select on
@@ -218,5 +225,7 @@ grant execute on function
   hwqueue.set_limit(text, jsonb),
   hwqueue.drop_limit(text),
   hwqueue.set_tenant(text, jsonb),
-  hwqueue.drop_tenant(text)
+  hwqueue.drop_tenant(text),
+  hwqueue.grant_tenant(text, text, text[]),
+  hwqueue.revoke_tenant(text, text)
   to hwqueue_admin;

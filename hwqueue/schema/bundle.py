@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from hwqueue.schema.files import SHIPPED, Sources
 
 # Created by roles.sql on the server (roles belong to no database), and granted to logins.
-ROLES = ("hwqueue_producer", "hwqueue_worker", "hwqueue_planner", "hwqueue_operator", "hwqueue_admin")
+ROLES = (
+    *("hwqueue_producer", "hwqueue_worker", "hwqueue_planner", "hwqueue_operator", "hwqueue_admin"),
+    "hwqueue_tenants",
+)
 # Created by owner.sql: everything in the schema belongs to it.
 OWNER = "hwqueue_owner"
 

@@ -64,6 +64,8 @@ EVENT_CODES = (
     "limit_throttled",
     "tenant_set",
     "tenant_dropped",
+    "tenant_granted",
+    "tenant_revoked",
     "generation_raised",
     "positions_repaired",
     "upkeep_postponed",

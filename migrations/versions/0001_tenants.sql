@@ -517,6 +517,18 @@ comment on table hwqueue.tenant is
 comment on column hwqueue.tenant.spec is 'the specification in normal form';
 comment on column hwqueue.tenant.tier is 'of its leases from now on: those of an earlier tier run first';
 
+create table hwqueue.tenant_login (
+  login text not null,
+  tenant text not null,
+  rights text[] not null,
+  granted_at timestamptz not null,
+  primary key (login, tenant)
+);
+comment on table hwqueue.tenant_login is
+  'for which tenants a bound login, a member of hwqueue_tenants, calls; read by no other login';
+comment on column hwqueue.tenant_login.login is 'a name, so that a dump and a restore keep it';
+comment on column hwqueue.tenant_login.rights is 'read, and of spawn and operate what was granted';
+
 
 -- == Limits ==
 

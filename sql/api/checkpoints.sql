@@ -123,8 +123,9 @@ declare
   v_lease hwqueue.lease;
   v_now timestamptz;
 begin
-  perform hwqueue.require_read_committed(), hwqueue.check_step_name(p_name, 'p_name'),
-    hwqueue.json_text(to_jsonb(p_key), 'p_key', 255), hwqueue.find_lease(p_lease),
+  perform hwqueue.require_read_committed(), hwqueue.require_right('operate'),
+    hwqueue.check_step_name(p_name, 'p_name'), hwqueue.json_text(to_jsonb(p_key), 'p_key', 255),
+    hwqueue.find_lease(p_lease),
     hwqueue.check_kept(p_lease, p_payload, 'p_payload', false);
   state := hwqueue.hold_state(p_lease);
   if state not in ('scheduled', 'pending', 'claimed') then

@@ -91,6 +91,8 @@ returns table (everywhere_id uuid, queue text, task_name text, tenant text, mode
   stopped_at timestamptz, finished_at timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
+declare
+  v_tenants text[] := hwqueue.my_tenants();
 begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'call again with p_before for more'),
     hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['active', 'stopping', 'stopped']);
@@ -102,7 +104,7 @@ begin
       select o.everywhere_id from hwqueue.everywhere o
       where (p_state is null or hwqueue.everywhere_state(o) = p_state)
         and (p_before is null or o.created_at < p_before)
-        and (hwqueue.my_tenants() is null or o.tenant = any (hwqueue.my_tenants()))
+        and (v_tenants is null or o.tenant = any (v_tenants))
       order by o.created_at desc, o.everywhere_id limit p_limit) p
     join hwqueue.everywhere e on e.everywhere_id = p.everywhere_id
     cross join lateral hwqueue.everywhere_totals(e.everywhere_id) t
@@ -123,7 +125,8 @@ declare
   v_row hwqueue.everywhere;
   v_stops boolean;
 begin
-  perform hwqueue.require_read_committed(), hwqueue.find_everywhere(p_everywhere);
+  perform hwqueue.require_read_committed(), hwqueue.require_right('operate'),
+    hwqueue.find_everywhere(p_everywhere);
   v_stops := coalesce(hwqueue.json_choice(to_jsonb(p_running), 'p_running', array['keep', 'stop']),
     'keep') = 'stop';
   select e.* into v_row from hwqueue.everywhere e where e.everywhere_id = p_everywhere for update;

@@ -107,6 +107,8 @@ returns table (gang_id uuid, queue text, tenant text, state text, reason text, s
   starts_by timestamptz, min_size int, missing int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
+declare
+  v_tenants text[] := hwqueue.my_tenants();
 begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'call again with p_before for more'),
     hwqueue.json_choice(to_jsonb(p_state), 'p_state', hwqueue.gang_states());
@@ -121,7 +123,7 @@ begin
     where (p_state is null or g.state = p_state and s.state = p_state)
       and (p_before is null or g.created_at < p_before
            or g.created_at = p_before and g.gang_id < p_before_gang)
-      and (hwqueue.my_tenants() is null or g.tenant = any (hwqueue.my_tenants()))
+      and (v_tenants is null or g.tenant = any (v_tenants))
     order by g.created_at desc, g.gang_id desc limit p_limit;
 end
 $$;
@@ -277,8 +279,8 @@ as $$
 declare
   v_gang hwqueue.gang;
 begin
-  perform hwqueue.require_read_committed(), hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024),
-    hwqueue.find_gang(p_gang);
+  perform hwqueue.require_read_committed(), hwqueue.require_right('operate'),
+    hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024), hwqueue.find_gang(p_gang);
   select g.* into v_gang from hwqueue.gang g where g.gang_id = p_gang for no key update;
   if v_gang.finished_at is null and v_gang.state <> 'cancelling' then
     update hwqueue.gang g set state = 'cancelling', reason = p_reason where g.gang_id = p_gang;

@@ -24,12 +24,15 @@ declare
   -- and the position horizon wait for all transactions up to some id
   v_target hwqueue.spawn_target := hwqueue.find_spawn_queue(p_queue, p_task);
   v_queue hwqueue.queue := v_target.queue;
+  v_is_limited boolean := hwqueue.my_tenants() is not null;
+  v_defaults jsonb := case when v_is_limited then hwqueue.with_tenant(v_target.defaults)
+      else v_target.defaults end;
   v_now timestamptz := hwqueue.clock();
   v_spawn hwqueue.spawn_request := hwqueue.read_single_spawn(v_queue, p_task, p_params,
-      hwqueue.with_defaults(p_options, v_target.defaults), v_now);
+      hwqueue.with_defaults(p_options, v_defaults), v_now);
 begin
   v_spawn := (hwqueue.write_spawns(array[v_spawn], v_queue, v_now))[1];
-  if hwqueue.my_tenants() is not null then
+  if v_is_limited then
     perform hwqueue.check_own_spawns(array[v_spawn], false);
   end if;
   lease_id := coalesce(v_spawn.stands_for, v_spawn.lease_id);
@@ -115,7 +118,7 @@ declare
   v_at timestamptz;
   v_now timestamptz;
 begin
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_read_committed(), hwqueue.require_right('operate');
   perform hwqueue.check_changes(p_changes);
   if p_changes ->> 'queue' is not null then  -- takes a transaction id: the queue is not deleted meanwhile
     v_queue := (hwqueue.find_spawn_queue(hwqueue.json_text(p_changes -> 'queue', 'changes.queue', 100),
@@ -224,7 +227,7 @@ declare
   v_state text;
 begin
   perform set_config('hwqueue.ended', '', true);  -- note_ended fills the list
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_read_committed(), hwqueue.require_right('operate');
   perform hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
   if (hwqueue.take_entry(p_lease)).lease_id is not null then
     perform hwqueue.lease_ended(array[p_lease], 'cancelled', jsonb_build_object('reason', 'cancelled',
@@ -270,7 +273,7 @@ declare
   v_taken record;
   v_now timestamptz;
 begin
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_read_committed(), hwqueue.require_right('operate');
   if hwqueue.my_tenants() is not null then
     perform hwqueue.find_lease(p_lease);  -- no wait for another tenant's
   end if;

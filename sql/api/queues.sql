@@ -209,7 +209,7 @@ declare
   v_domain text;
   v_away_from uuid[];
 begin
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_read_committed(), hwqueue.require_right('operate');
   v_before := hwqueue.service_policy(p_service);
   v_policy := hwqueue.check_object(p_policy, array['failure_domain', 'anti_affinity_services'], 'policy');
   v_domain := hwqueue.json_domain(v_policy -> 'failure_domain', 'policy.failure_domain');

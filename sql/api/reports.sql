@@ -515,15 +515,20 @@ as $$
 $$;
 
 -- The lives of all leases; ask for one by its lease_id. A session of one tenant sees that tenant's
--- leases. The view leaves out the others, because the function would raise an error that names them.
+-- leases. The view leaves out the others, because the function would raise an error that names them. A bound
+-- login sees nothing here, and asks the function: who reads a view may call no function that it would need.
 create or replace view hwqueue.lease_history as
 select l.lease_id, h.ordinal, h.at, h.event, h.attempt, h.claim_token, h.node_id, h.node_name, h.lasted,
        h.detail
 from hwqueue.lease l
 cross join lateral hwqueue.lease_history(l.lease_id) h
-where coalesce(current_setting('hwqueue.tenant', true), '') = '' or exists (
-  select from hwqueue.placement_class c
-  where c.class_id = l.class_id and c.tenant = current_setting('hwqueue.tenant', true));
+where not exists (  -- is_bound
+    select from pg_catalog.pg_namespace n
+    where n.nspname = 'hwqueue' and pg_has_role(session_user, to_regrole('hwqueue_tenants'), 'member')
+      and not pg_has_role(session_user, n.nspowner, 'member'))
+  and (coalesce(current_setting('hwqueue.tenant', true), '') = '' or exists (
+    select from hwqueue.placement_class c
+    where c.class_id = l.class_id and c.tenant = current_setting('hwqueue.tenant', true)));
 
 -- node_usage of all nodes.
 create or replace view hwqueue.node_usage as select u.* from hwqueue.node_usage() u;

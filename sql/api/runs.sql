@@ -477,9 +477,9 @@ declare
   v_id bigint;
   v_step record;
 begin
-  perform hwqueue.require_read_committed(), hwqueue.check_step_name(p_name, 'p_name'),
-    hwqueue.json_text(to_jsonb(p_key), 'p_key', 255), hwqueue.check_payload(p_payload, 'p_payload', 1048576),
-    hwqueue.find_run(p_run);
+  perform hwqueue.require_read_committed(), hwqueue.require_right('operate'),
+    hwqueue.check_step_name(p_name, 'p_name'), hwqueue.json_text(to_jsonb(p_key), 'p_key', 255),
+    hwqueue.check_payload(p_payload, 'p_payload', 1048576), hwqueue.find_run(p_run);
   perform pg_current_xact_id();  -- before the clock is read: reap_cursor relies on it
   perform 1 from hwqueue.run r where r.run_id = p_run for key share;
   v_run := hwqueue.find_run(p_run);

@@ -1,7 +1,10 @@
--- Public: tenants, and in which order their leases run.
+-- Public: tenants, in which order their leases run, and the logins that are bound to them.
 --
 -- Admins write tenants; spawns read the tier (spawn/read). Example: a lease of tenant lab, a scavenger, runs
 -- where no lease of an earlier tier wants the room. A tenant needs no row: without one it is guaranteed.
+-- A bound login is a member of hwqueue_tenants, and calls for the tenants that it was granted (base/rights).
+-- It may call nothing else: with the membership it loses every function, so a grant that outlives the login
+-- opens nothing.
 --
 -- Read set_tenant first.
 
@@ -31,33 +34,102 @@ begin
 end
 $$;
 
--- Drops the row of a tenant and returns whether it was there. Its leases that wait keep their tier.
--- Locks: its row. Raises: QHA03. Idempotent.
+-- Drops the row of a tenant and what logins were granted of it, and returns whether there was any. Its leases
+-- that wait keep their tier.
+-- Locks: its rows. Raises: QHA03. Idempotent.
 create or replace function hwqueue.drop_tenant(p_name text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_spec jsonb;
+  v_logins text[];
 begin
   perform hwqueue.require_all_tenants();
   delete from hwqueue.tenant t where t.name = p_name returning t.spec into v_spec;
-  perform hwqueue.note_event('tenant_dropped', format('tenant %s', p_name),
-    jsonb_build_object('name', p_name, 'spec', v_spec)) where v_spec is not null;
-  return v_spec is not null;
+  with gone as (
+    delete from hwqueue.tenant_login l where l.tenant = p_name returning l.login
+  )
+  select array_agg(g.login order by g.login) into v_logins from gone g;
+  if v_spec is null and v_logins is null then
+    return false;
+  end if;
+  perform hwqueue.note_event('tenant_dropped', format('tenant %s', p_name), jsonb_strip_nulls(
+    jsonb_build_object('name', p_name, 'spec', v_spec, 'logins', v_logins)));
+  return true;
 end
 $$;
 
--- Returns the tenants that have a row, by name, or the one that p_name names. p_after: the last name of the
--- page before.
+-- Grants a bound login a tenant, and returns its rights there, which replace earlier ones: read, and of spawn
+-- and operate those that p_rights has. spawn: leases, gangs, everywhere tasks and runs. operate: change,
+-- cancel, requeue, signal and delete them. A call that needs a right needs it for each tenant that the login
+-- calls for, which it narrows with hwqueue.tenant.
+-- Locks: its row. Raises: QHA01 for a login that is not bound, or may call more than bound logins; QHA03.
+-- Idempotent.
+create or replace function hwqueue.grant_tenant(p_login text, p_tenant text, p_rights text[] default '{read}')
+returns text[]
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_rights text[];
+begin
+  perform hwqueue.require_all_tenants(),
+    hwqueue.json_text(to_jsonb(coalesce(p_tenant, '')), 'p_tenant', 100);
+  perform hwqueue.json_choice(to_jsonb(r), 'p_rights', array['read', 'spawn', 'operate'])
+  from unnest(p_rights) r;
+  if not exists (
+    select from pg_catalog.pg_roles r
+    where r.rolname = p_login and pg_has_role(r.oid, to_regrole('hwqueue_tenants'), 'member')
+      and not has_function_privilege(r.oid, 'hwqueue.reap(int, interval)', 'execute')) then
+    perform hwqueue.refuse_field('QHA01', 'p_login',
+      'must be a login that has role hwqueue_tenants, and none that works, operates or administrates',
+      'first: create role NAME login in role hwqueue_tenants');
+  end if;
+  v_rights := array(select r from unnest(array['read', 'spawn', 'operate']) with ordinality w(r, n)
+                    where r = 'read' or r = any (p_rights) order by n);
+  insert into hwqueue.tenant_login as l (login, tenant, rights, granted_at)
+  values (p_login, p_tenant, v_rights, hwqueue.clock())
+  on conflict (login, tenant) do update set rights = excluded.rights, granted_at = excluded.granted_at
+  where l.rights <> excluded.rights;
+  if found then
+    perform hwqueue.note_event('tenant_granted',
+      format('login %s may %s for tenant %s', p_login, array_to_string(v_rights, ', '), p_tenant),
+      jsonb_build_object('name', p_tenant, 'login', p_login, 'rights', v_rights));
+  end if;
+  return v_rights;
+end
+$$;
+
+-- Takes a tenant from a login, and returns whether it had it. One that has none left sees and does nothing.
+-- Locks: its row. Raises: QHA03. Idempotent.
+create or replace function hwqueue.revoke_tenant(p_login text, p_tenant text) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform hwqueue.require_all_tenants();
+  delete from hwqueue.tenant_login l where l.login = p_login and l.tenant = p_tenant;
+  if found then
+    perform hwqueue.note_event('tenant_revoked', format('login %s, tenant %s', p_login, p_tenant),
+      jsonb_build_object('name', p_tenant, 'login', p_login));
+  end if;
+  return found;
+end
+$$;
+
+-- Returns the tenants that have a row or a login, by name, or the one that p_name names. tier, created_at:
+-- null without a row. logins: {"login": [its rights]}. p_after: the last name of the page before.
 -- Raises: QHA01, QHA03.
 create or replace function hwqueue.list_tenants(p_after text default null, p_limit int default 100,
   p_name text default null)
-returns table (name text, tier text, created_at timestamptz)
+returns table (name text, tier text, created_at timestamptz, logins jsonb)
 language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
   select hwqueue.require_all_tenants(),
     hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_after');
-  select t.name, t.spec ->> 'tier', t.created_at from hwqueue.tenant t
-  where (p_after is null or t.name > p_after) and (p_name is null or t.name = p_name)
-  order by t.name limit p_limit
+  select n.name, t.spec ->> 'tier', t.created_at, (
+      select coalesce(jsonb_object_agg(l.login, l.rights), '{}')
+      from hwqueue.tenant_login l where l.tenant = n.name)
+  from (select x.name from hwqueue.tenant x union select y.tenant from hwqueue.tenant_login y) n
+  left join hwqueue.tenant t on t.name = n.name
+  where (p_after is null or n.name > p_after) and (p_name is null or n.name = p_name)
+  order by n.name limit p_limit
 $$;

@@ -114,7 +114,8 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 begin
-  perform pg_current_xact_id();  -- before a class is read and a position drawn
+  perform pg_current_xact_id(),  -- before a class is read and a position drawn
+    hwqueue.require_right('spawn');
   return query
     select w.run_id, w.created, w.state, d.version
     from hwqueue.find_workflow(p_workflow, p_options) d
@@ -141,7 +142,7 @@ declare
   v_detail text;
   v_hint text;
 begin
-  perform pg_current_xact_id();  -- as in submit_workflow
+  perform pg_current_xact_id(), hwqueue.require_right('spawn');  -- as in submit_workflow
   begin
     for v_item in
       select r.ordinality as n, r.value
@@ -185,7 +186,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 begin
-  perform hwqueue.json_object(p_options, 'options');
+  perform hwqueue.require_right('spawn'), hwqueue.json_object(p_options, 'options');
   return query
     select w.run_id, w.created, w.state
     from hwqueue.find_adhoc(hwqueue.read_workflow(p_spec), hwqueue.clock()) d

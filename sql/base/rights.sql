@@ -1,9 +1,10 @@
 -- Who may see and change what: logins of nodes, tenants of leases and services, names of trust domains.
 -- A node belongs to the login that registered it. Calls for a node check that with check_login.
--- A caller may be limited to one tenant. The HTTP server says which one, until the end of the
--- transaction: set_config('hwqueue.tenant', 'acme', true). This narrows a caller that is trusted to set
--- it. It is no boundary between SQL logins, because any login can set it. Every function that could show
--- or touch another tenant's rows calls my_tenants or a function of this module.
+-- A caller may be limited to tenants. A bound login, a member of hwqueue_tenants, is for those that
+-- grant_tenant has granted to it, whatever it sets. The HTTP server says for which one it calls, until the
+-- end of the transaction: set_config('hwqueue.tenant', 'acme', true). That narrows any caller, and is no
+-- boundary between logins that are not bound: each of them can set it. Every function that could show or
+-- touch another tenant's rows calls my_tenants or a function of this module.
 -- Rows of other tenants and missing rows are refused in the same words, so that a refusal reveals
 -- nothing.
 
@@ -159,7 +160,7 @@ as $$
     else false end
 $$;
 
--- Checks the classes of new spawns with check_own_class.
+-- Checks the right to spawn, and the classes of new spawns with check_own_class.
 -- It runs after the rows are written, because leases of one batch may name each other.
 -- Raises: QHA03.
 create or replace function hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[], p_is_batch boolean)
@@ -169,6 +170,7 @@ as $$
 declare
   v_found record;
 begin
+  perform hwqueue.require_right('spawn');
   for v_found in
     select c as class, s.ordinal
     from (select u.class_id, min(u.ordinal) as ordinal from unnest(p_spawns) u
@@ -182,12 +184,66 @@ begin
 end
 $$;
 
--- Returns the tenants that the caller is limited to. Null means all.
-create or replace function hwqueue.my_tenants() returns text[]
-language sql stable parallel safe
+-- Whether the caller's login is bound to tenants. Reads no table, because every spawn asks. Superusers, which
+-- count as members of every role, and members of the owner, with whose rights this runs, are not bound: they
+-- may do anything to the tables. Since Postgres 16 who makes a role, as an installer does, is a member of it.
+create or replace function hwqueue.is_bound() returns boolean
+language sql stable
 as $$
-  select case when current_setting('hwqueue.tenant', true) <> ''
-    then array[current_setting('hwqueue.tenant', true)] end
+  select coalesce(pg_has_role(session_user, to_regrole('hwqueue_tenants'), 'member')
+    and not pg_has_role(session_user, current_user, 'member'), false)
+$$;
+
+-- Returns the tenants that the caller is limited to. Null means all, '{}' none. The setting narrows those of
+-- a bound login, and adds none.
+create or replace function hwqueue.my_tenants() returns text[]
+language sql stable
+as $$
+  select case when hwqueue.is_bound() then hwqueue.bound_tenants()
+    when current_setting('hwqueue.tenant', true) <> ''
+      then array[current_setting('hwqueue.tenant', true)] end
+$$;
+
+-- Returns what my_tenants does for a bound login.
+create or replace function hwqueue.bound_tenants() returns text[]
+language plpgsql stable
+as $$ begin return array(
+  select l.tenant from hwqueue.tenant_login l
+  where l.login = session_user::text
+    and l.tenant = coalesce(nullif(current_setting('hwqueue.tenant', true), ''), l.tenant)
+  order by l.tenant
+); end $$;
+
+-- Refuses a bound login that lacks a right in one of the tenants that it calls for. All may read.
+-- Raises: QHA03.
+create or replace function hwqueue.require_right(p_right text) returns void
+language plpgsql stable
+as $$
+declare
+  v_tenants text[];
+begin
+  if hwqueue.is_bound() then
+    v_tenants := array(
+      select l.tenant from hwqueue.tenant_login l
+      where l.login = session_user::text and l.tenant = any (hwqueue.my_tenants())
+        and p_right <> all (l.rights) order by l.tenant);
+    if v_tenants <> '{}' then
+      perform hwqueue.refuse_foreign(
+        format('the call needs the right to %s, which login %s lacks for tenant %s', p_right,
+          to_json(session_user::text), to_json(v_tenants[1])), null,
+        'let an admin grant it (hwqueue tenant grant), or set hwqueue.tenant to one where the login has it');
+    end if;
+  end if;
+end
+$$;
+
+-- Returns defaults of a spawn with the tenant of a caller that is for one alone.
+create or replace function hwqueue.with_tenant(p_defaults jsonb) returns jsonb
+language sql stable
+as $$
+  select case when cardinality(hwqueue.my_tenants()) = 1
+    then coalesce(p_defaults, '{}') || jsonb_build_object('tenant', (hwqueue.my_tenants())[1])
+    else p_defaults end
 $$;
 
 -- Refuses access to another tenant's row. p_index is the element of a batch, or null.
@@ -197,8 +253,9 @@ create or replace function hwqueue.refuse_foreign(p_what text, p_field text, p_h
 language plpgsql volatile
 as $$ begin
   perform hwqueue.refuse('QHA03',
-    format('%s%s, and the caller is for tenant %s alone', 'leases[' || p_index || ']: ', p_what,
-      (select string_agg(to_json(t)::text, ', ') from unnest(hwqueue.my_tenants()) t)),
+    format('%s%s, and the caller is for %s', 'leases[' || p_index || ']: ', p_what,
+      coalesce('tenant ' || (select string_agg(to_json(t)::text, ', ') from unnest(hwqueue.my_tenants()) t)
+        || ' alone', 'no tenant')),
     jsonb_build_object('field', p_field, 'index', p_index), p_hint);
 end $$;
 

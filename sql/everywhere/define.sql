@@ -34,8 +34,9 @@ begin
     || hwqueue.read_keys(p_options, 'everywhere', 'options'));
   v_row.everywhere_id := coalesce(v_row.everywhere_id, hwqueue.new_id());
   -- what a lease that waits for one node cannot have
-  v_row.options := hwqueue.with_defaults(p_options - v_own, p_target.defaults - array['patience', 'deadline',
-    'delay', 'available_at', 'idempotency_key', 'unique', 'notify', 'lease_id']);
+  v_row.options := hwqueue.with_tenant(p_target.defaults - array['patience', 'deadline', 'delay',
+    'available_at', 'idempotency_key', 'unique', 'notify', 'lease_id']);
+  v_row.options := hwqueue.with_defaults(p_options - v_own, v_row.options);
   v_row.options := jsonb_set(v_row.options, '{headers}', coalesce(nullif(v_row.options -> 'headers', 'null'),
     '{}') || jsonb_build_object('everywhere_id', v_row.everywhere_id));
   v_spawn := hwqueue.read_single_spawn(v_queue, p_task, p_params, v_row.options, p_now);

@@ -173,7 +173,8 @@ begin
   v_service := hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id');
   for_class := hwqueue.draft_class(
     row(for_queue.queue_id, v_task,
-      coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''), v_service,
+      coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100),
+        hwqueue.with_tenant(null) ->> 'tenant', ''), v_service,
       hwqueue.check_labels(hwqueue.with_defaults(p_options, v_defaults) -> 'labels', 'options.labels'),
       p_placement, null, null, null, false),
     hwqueue.service_away_from(v_service));

@@ -19,6 +19,8 @@ declare
   v_field text;
   v_size int;
 begin
+  v_options := hwqueue.with_tenant(null);
+  p_options := hwqueue.with_defaults(p_options, v_options);
   perform hwqueue.check_object(p_options, v_own || array['priority', 'tenant', 'labels', 'headers',
     'max_attempts', 'retry', 'claim_timeout', 'max_run', 'deadline'], 'options');
   gang := hwqueue.gang_asked(p_options, 'options');

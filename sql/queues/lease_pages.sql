@@ -170,6 +170,7 @@ declare
   v_page hwqueue.lease_page := hwqueue.read_page(p_filter, p_states, p_limit, p_cursor);
   v_leases uuid[] := array(select u from unnest(v_page.lease_ids) u order by u);
 begin
+  perform hwqueue.require_right('operate');
   state := v_page.state;
   next_cursor := v_page.next_cursor;
   -- laterals: lease for lease by key, whatever the statistics say; the queue may have been empty then

@@ -208,8 +208,9 @@ declare
   v_lease hwqueue.lease;
 begin
   select l.* into v_lease from hwqueue.lease l where l.lease_id = p_lease;
-  if not found or hwqueue.my_tenants() is not null
-    and not hwqueue.is_own_lease(p_lease, hwqueue.my_tenants()) then
+  if not found or hwqueue.my_tenants() is not null and not exists (
+    select from hwqueue.placement_class c
+    where c.class_id = v_lease.class_id and c.tenant = any (hwqueue.my_tenants())) then
     perform hwqueue.refuse('QHL04', format('lease %s does not exist', coalesce(p_lease::text, 'null')),
       jsonb_build_object('lease_id', p_lease),
       'check the id; finished leases go once their queue''s retention is over');

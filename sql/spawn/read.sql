@@ -62,7 +62,9 @@ begin
     cross join lateral (  -- of text only: the text of other values may be too long for the server
       select case jsonb_typeof(k.kind -> 'task') when 'string' then k.kind ->> 'task' end as task) n
     cross join lateral (  -- fences (offset 0): each is found once, not wherever it is used
-      select (select t.defaults from hwqueue.task t where t.name = n.task) as defaults offset 0) t
+      select case when n.task is not null then hwqueue.with_tenant(d.defaults) end as defaults
+      from (select (select t.defaults from hwqueue.task t where t.name = n.task) as defaults offset 0) d
+      offset 0) t
     offset 0) c
   cross join unnest(c.numbers) n(number);
   if v_has_limits or p_queue.limits <> '{}' then
@@ -73,7 +75,7 @@ begin
         select case when v_is_list or a.ordinality = any (v_of) then a.value -> 'options' end as options
         offset 0) o
       cross join lateral hwqueue.read_limits(o.options -> 'limits', p_queue.limits,
-        coalesce(o.options ->> 'tenant', '')) l);
+        coalesce(o.options ->> 'tenant', hwqueue.with_tenant(null) ->> 'tenant', '')) l);
   end if;
   if v_has_own or v_defaults is not null then
     return array(

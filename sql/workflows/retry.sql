@@ -12,7 +12,7 @@ create or replace function hwqueue.lock_run(p_run uuid) returns hwqueue.run
 language plpgsql volatile
 as $$
 begin
-  perform hwqueue.require_read_committed(), hwqueue.find_run(p_run);
+  perform hwqueue.require_read_committed(), hwqueue.require_right('operate'), hwqueue.find_run(p_run);
   perform pg_current_xact_id();  -- before the clock is read: reap_cursor relies on it
   perform 1 from hwqueue.run r where r.run_id = p_run for no key update;
   return hwqueue.find_run(p_run);

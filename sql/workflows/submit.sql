@@ -32,7 +32,7 @@ begin
   v_run.root_run_id := v_run.run_id;
   v_run.workflow_id := p_workflow.workflow_id;
   v_run.name := p_workflow.name;
-  v_run.tenant := coalesce(v_run.tenant, v_settings ->> 'tenant', '');
+  v_run.tenant := coalesce(v_run.tenant, v_settings ->> 'tenant', hwqueue.with_tenant(null) ->> 'tenant', '');
   -- before its keys and its placement: both would tell about the other tenant
   if v_run.tenant <> all (hwqueue.my_tenants()) then
     if p_workflow.version is not null and v_settings ? 'tenant'

@@ -427,9 +427,16 @@ def _(stage: Stage) -> Row:
 
 
 @tells("tenant_set")
+@tells("tenant_granted")
+@tells("tenant_revoked")
 @tells("tenant_dropped")
 def _(stage: Stage) -> Row:
     name = f"told-{uuid4()}"
+    login = {"login": "hwqueue_tenants", "tenant": name}
+    for _ in range(2):
+        stage.api.rows("grant_tenant", **login)
+    for _ in range(2):
+        stage.api.rows("revoke_tenant", **login)
     for _ in range(2):
         stage.api.rows("set_tenant", name=name, changes={"tier": "scavenger"})
     for _ in range(2):
