@@ -95,7 +95,7 @@ _TYPES: Mapping[str, str] = {
     for sql_type, names in {
         "text": "queue task version workflow after step state reason name key running signal near effect "
         "domain instance_id login role tenant url kind order label holder part place origin problem",
-        "text[]": "queues steps workflows states tasks",
+        "text[]": "queues steps workflows states tasks rights",
         "jsonb": "policy defaults spec input options runs filter changes result payload params leases "
         "cursor members claims settle error reports items logs placement taint nodes prices "
         "places room schedules",
@@ -340,6 +340,8 @@ THROTTLE_LIMIT = _call("throttle_limit(name, [key, until, retry_after, tenant, l
 # tenants
 SET_TENANT = _call("set_tenant(name, changes)", dict)
 DROP_TENANT = _call("drop_tenant(name)", bool)
+GRANT_TENANT = _call("grant_tenant(login, tenant, [rights])", list)
+REVOKE_TENANT = _call("revoke_tenant(login, tenant)", bool)
 LIST_TENANTS = _call("list_tenants([after, limit, name])", types.Tenant)
 
 # what operators look at

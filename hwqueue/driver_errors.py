@@ -37,7 +37,7 @@ PASSING = (
 _ROLE_NEEDED = (
     "log in as one who has the role for it: hwqueue_producer spawns and cancels, hwqueue_worker "
     "runs workers, hwqueue_planner sets prices, hwqueue_operator looks at everything and acts on "
-    "it, hwqueue_admin may do all; see docs/run/security.md"
+    "it, hwqueue_admin may do all, hwqueue_tenants does what its tenants may; see docs/run/security.md"
 )
 
 _OWNER_NEEDED = (

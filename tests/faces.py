@@ -25,7 +25,8 @@ class Things(dict[str, str]):
     """What paths and bodies name, made when one does."""
 
     def __init__(self, sql: Client, queue: str, **others: str) -> None:
-        super().__init__(queue=queue, step="a", signal="approved", task="media/film.draw", **others)
+        words = {"step": "a", "signal": "approved", "task": "media/film.draw", "login": "hwqueue_tenants"}
+        super().__init__(queue=queue, **words, **others)
         self.sql = sql
 
     def __missing__(self, name: str) -> str:

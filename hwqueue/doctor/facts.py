@@ -32,7 +32,7 @@ class Server:
 
     connections: how many ordinary logins may open; connected: open now, in all databases.
     encoding: of the database. isolation: of transactions that do not say it. idle_timeout: seconds,
-    0: none. roles_there: of the queue's four; roles_held: by this login.
+    0: none. roles_there: of the queue's; roles_held: by this login.
     """
 
     version: str

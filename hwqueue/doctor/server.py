@@ -96,6 +96,12 @@ def login(server: Server) -> Finding:
             f"grant it one: grant hwqueue_worker to {_identifier(server.login)}; (or another of "
             f"{', '.join(ROLES)})",
         )
+    if "hwqueue_tenants" in server.roles_held and len(server.roles_held) > 1:
+        return warn(
+            "login",
+            f"{server.login} is bound to tenants and has {held}: some of what those may call is about all",
+            f"leave it hwqueue_tenants alone: revoke the other roles from {_identifier(server.login)};",
+        )
     return ok("login", f"{server.login} has {held}")
 
 

@@ -33,7 +33,7 @@ TAGS: list[dict[str, Any]] = [
     {"name": "webhooks", "description": "Which events are sent to which receivers."},
     {"name": "schedules", "description": "What is spawned at which times."},
     {"name": "limits", "description": "How many leases run at once or start in a time."},
-    {"name": "tenants", "description": "Whose leases run first."},
+    {"name": "tenants", "description": "Whose leases run first, and which logins call for them."},
     {"name": "workers", "description": "What workers without a login of the database do for their nodes."},
     {"name": "health", "description": "For probes."},
 ]

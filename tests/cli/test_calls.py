@@ -89,6 +89,12 @@ tenant set film --tier scavenger
   set_tenant {"name": "film", "changes": {"tier": "scavenger"}}
 tenant list --after a --limit 5
   list_tenants {"after": "a", "limit": 5}
+tenant show film
+  list_tenants {"name": "film"}
+tenant grant {login} film --right spawn --right operate
+  grant_tenant {"tenant": "film", "rights": ["spawn", "operate"]}
+tenant revoke {login} film
+  revoke_tenant {"tenant": "film"}
 tenant drop film
   drop_tenant {"name": "film"}
 workflow show {workflow} --version 1

@@ -48,6 +48,7 @@ def names(seeded: str) -> dict[str, Any]:
         client.trigger_schedule("nightly")
         client.create_limit("per_user", {"slots": 2, "by": "key"})
         client.set_tenant("a laboratory with a long name", {"tier": "scavenger"})
+        client.grant_tenant("hwqueue_tenants", "a laboratory with a long name", ["spawn", "operate"])
         client.throttle_limit("per_user", "u42", retry_after=timedelta(hours=1))
         delivery = client.test_webhook("pager")
         client.set_task("train", {"placement": {"resources": {"gpu": 2}}, "max_attempts": 3})
@@ -66,6 +67,7 @@ def names(seeded: str) -> dict[str, Any]:
             "delivery": delivery,
             "run": run.run_id,
             "waiting": waiting.run_id,
+            "tenant": "a laboratory with a long name",
         }
 
 
@@ -78,7 +80,7 @@ LINES = (
     *("service show 6ba7b812-9dad-11d1-80b4-00c04fd430c8", "task list", "task show train"),
     *("token list", "webhook list", "webhook show pager", "webhook deliveries pager"),
     *("schedule list", "schedule history nightly", "limit list", "limit show per_user"),
-    "tenant list",
+    *("tenant list", "tenant show {tenant}"),
     *("workflow check --workflow score-and-release", "workflow list", "workflow runs"),
     *("workflow results {run} score", "workflow show train-and-publish"),
     *("workflow status {run}", "workflow signals {waiting}", "workflow versions train-and-publish"),

@@ -138,6 +138,8 @@ OF_ALL_TENANTS: dict[str, set[str]] = {
     "GET /tenants": LOOKING,
     "PATCH /tenants/{tenant:name}": {ADMIN},
     "DELETE /tenants/{tenant:name}": {ADMIN},
+    "PUT /logins/{login}/tenants/{tenant:name}": {ADMIN},
+    "DELETE /logins/{login}/tenants/{tenant:name}": {ADMIN},
     "GET /metrics": LOOKING,
 }
 OF_WORKERS: dict[str, set[str]] = {

@@ -138,6 +138,16 @@ CALLS: list[tuple[Any, ...]] = [
     ("list_events", "GET /events", {"since": WHEN, "until": WHEN, "before": 9}),
     ("set_tenant", "PATCH /tenants/{queue}", {"changes": {"tier": "scavenger"}}),
     ("list_tenants", "GET /tenants", {"after": "a", "limit": 5}),
+    (
+        "grant_tenant",
+        "PUT /logins/{login}/tenants/{queue}",
+        {"rights": ["spawn"]},
+    ),
+    (
+        "revoke_tenant",
+        "DELETE /logins/{login}/tenants/{queue}",
+        {},
+    ),
     ("drop_tenant", "DELETE /tenants/{queue}", {}),
     ("list_webhooks", "GET /webhooks", {}),
     ("set_webhook", "PUT /webhooks/{webhook}", HOOK),

@@ -45,6 +45,7 @@ BODIES: dict[str, Any] = {
     "/api/v1/limits/{limit}": {"changes": {}},
     "/api/v1/limits/{limit}/throttle": {"retry_after": 1},
     "/api/v1/tenants/{tenant}": {"changes": {}},
+    "/api/v1/logins/{login}/tenants/{tenant}": {"rights": ["read"]},
     "/api/v1/schedules/{schedule}/backfill": {
         "since": "2026-11-01T00:00:00Z",
         "until": "2026-11-02T00:00:00Z",
@@ -179,6 +180,7 @@ async def ask(http: Http, method: str, path: str, queue: str, **named: Any) -> h
         "schedule": "nightly",
         "limit": "openai",
         "tenant": "lab",
+        "login": "app_lab",
         "workflow": "flow",
         "step": "a",
         "name": "packed",

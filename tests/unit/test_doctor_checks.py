@@ -113,6 +113,7 @@ SERVER: list[tuple[Callable[[Server], Finding], dict[str, Any], Level, str]] = [
     (server.wraparound, {"oldest_xid_age": 1_500_000_000}, Level.FAIL, "vacuum freeze"),
     (server.login, {"is_superuser": True}, Level.WARN, "security.md"),
     (server.login, {"roles_held": ()}, Level.FAIL, 'hwqueue_worker to "gpu_worker"'),
+    (server.login, {"roles_held": ("hwqueue_tenants", "hwqueue_worker")}, Level.WARN, "alone"),
     (server.roles, {"roles_there": ROLES[1:]}, Level.WARN, "--from-owner"),
 ]
 

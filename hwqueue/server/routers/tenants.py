@@ -1,4 +1,4 @@
-"""Tenants: whose leases run first."""
+"""Tenants: whose leases run first, and which logins call for them."""
 
 from typing import Annotated, Any
 
@@ -10,12 +10,13 @@ from hwqueue.server.models.base import Tenant
 from hwqueue.server.pagination import Paged
 from hwqueue.server.routers.shared import Admin, Reader
 
-router = APIRouter(route_class=AuthenticatedRoute, prefix="/tenants", tags=["tenants"])
+router = APIRouter(route_class=AuthenticatedRoute, tags=["tenants"])
 
 PathName = Annotated[Tenant, Path(description="Name of the tenant; *: all without a row.", examples=["lab"])]
+PathLogin = Annotated[str, Path(description="A login of the database.", examples=["app_lab"], max_length=63)]
 
 
-@router.get("", response_model=models.TenantPage)
+@router.get("/tenants", response_model=models.TenantPage)
 async def list_tenants(
     *,
     caller: Reader,
@@ -23,13 +24,31 @@ async def list_tenants(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     after: Annotated[Tenant | None, Query(description="Cursor: `next` of the page before.")] = None,
 ) -> Any:
-    """The tenants that have a row, by name."""
+    """The tenants that have a row or a login, by name."""
     async with caller.read() as client:
         found = await client.list_tenants(after=after, limit=limit + 1)
     return page.of(found, limit, lambda row: row.name, name="after")
 
 
-@router.patch("/{tenant:name}")
+@router.put("/logins/{login}/tenants/{tenant:name}")
+async def grant_tenant(
+    tenant: PathName, login: PathLogin, body: models.GrantTenant, caller: Admin
+) -> models.TenantLogin:
+    """Let a login that is bound to tenants call for this one."""
+    async with caller.call() as client:
+        rights = await client.grant_tenant(login, tenant, body.rights)
+    return models.TenantLogin(name=tenant, login=login, rights=rights)
+
+
+@router.delete("/logins/{login}/tenants/{tenant:name}")
+async def revoke_tenant(tenant: PathName, login: PathLogin, caller: Admin) -> models.TenantLogin:
+    """Take a tenant from a login."""
+    async with caller.call() as client:
+        changed = await client.revoke_tenant(login, tenant)
+    return models.TenantLogin(name=tenant, login=login, changed=changed)
+
+
+@router.patch("/tenants/{tenant:name}")
 async def set_tenant(tenant: PathName, body: models.SetTenant, caller: Admin) -> models.TenantSpec:
     """Change what a tenant may have."""
     async with caller.call() as client:
@@ -37,9 +56,9 @@ async def set_tenant(tenant: PathName, body: models.SetTenant, caller: Admin) ->
     return models.TenantSpec(name=tenant, spec=spec)
 
 
-@router.delete("/{tenant:name}")
+@router.delete("/tenants/{tenant:name}")
 async def drop_tenant(tenant: PathName, caller: Admin) -> models.TenantGone:
-    """Drop the row of a tenant; its leases that wait keep their tier."""
+    """Drop the row of a tenant and its logins; its leases that wait keep their tier."""
     async with caller.call() as client:
         dropped = await client.drop_tenant(tenant)
     return models.TenantGone(name=tenant, changed=dropped)
