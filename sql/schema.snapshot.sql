@@ -1377,6 +1377,9 @@ CREATE FUNCTION hwqueue.book_room(p_node uuid, p_assignment jsonb, p_copies inte
 CREATE FUNCTION hwqueue.booked_on(p_node uuid, p_leases uuid[]) RETURNS jsonb[]
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.bound_tenants() RETURNS text[]
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.broken_checkpoints() RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
@@ -2837,6 +2840,10 @@ CREATE FUNCTION hwqueue.gpu_shortage(p_gpu_count integer, p_gpu_milli integer, p
 CREATE FUNCTION hwqueue.grant_entries(p_request hwqueue.claim_request, p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_generation bigint, p_assignment jsonb) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.grant_tenant(p_login text, p_tenant text, p_rights text[] DEFAULT '{read}'::text[]) RETURNS text[]
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.hand_over(p_lanes bigint[], p_now timestamp with time zone, p_folds boolean) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -3000,6 +3007,9 @@ CREATE FUNCTION hwqueue.is_awaited(p_run hwqueue.run) RETURNS boolean
 
 CREATE FUNCTION hwqueue.is_binding(p_value jsonb) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.is_bound() RETURNS boolean
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_fleet, p_open bit varying) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3399,7 +3409,7 @@ CREATE FUNCTION hwqueue.list_tasks() RETURNS TABLE(task text, defaults jsonb, se
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.list_tenants(p_after text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_name text DEFAULT NULL::text) RETURNS TABLE(name text, tier text, created_at timestamp with time zone)
+CREATE FUNCTION hwqueue.list_tenants(p_after text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_name text DEFAULT NULL::text) RETURNS TABLE(name text, tier text, created_at timestamp with time zone, logins jsonb)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -3633,7 +3643,7 @@ CREATE FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affin
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.my_tenants() RETURNS text[]
-    LANGUAGE sql STABLE PARALLEL SAFE;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.named_steps(p_run hwqueue.run, p_names jsonb, p_field text) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
@@ -4550,6 +4560,9 @@ CREATE FUNCTION hwqueue.require_claim(p_lease uuid, p_token bigint) RETURNS void
 CREATE FUNCTION hwqueue.require_read_committed() RETURNS void
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.require_right(p_right text) RETURNS void
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.requirement_text(p_expr jsonb) RETURNS text
     LANGUAGE sql STABLE;
 
@@ -4660,6 +4673,10 @@ CREATE FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb DEFAULT '
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.revoke_tenant(p_login text, p_tenant text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -5542,6 +5559,9 @@ CREATE FUNCTION hwqueue.wire_placement(p_intent jsonb) RETURNS jsonb
 CREATE FUNCTION hwqueue.with_defaults(p_options jsonb, p_defaults jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.with_tenant(p_defaults jsonb) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.without_nulls(p_object jsonb) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
@@ -6075,9 +6095,11 @@ CREATE VIEW hwqueue.lease_history AS
     h.detail
    FROM (hwqueue.lease l
      CROSS JOIN LATERAL hwqueue.lease_history(l.lease_id) h(lease_id, ordinal, at, event, attempt, claim_token, node_id, node_name, lasted, detail))
-  WHERE ((COALESCE(current_setting('hwqueue.tenant'::text, true), ''::text) = ''::text) OR (EXISTS ( SELECT
+  WHERE ((NOT (EXISTS ( SELECT
+           FROM pg_namespace n
+          WHERE ((n.nspname = 'hwqueue'::name) AND pg_has_role(SESSION_USER, (to_regrole('hwqueue_tenants'::text))::oid, 'member'::text) AND (NOT pg_has_role(SESSION_USER, n.nspowner, 'member'::text)))))) AND ((COALESCE(current_setting('hwqueue.tenant'::text, true), ''::text) = ''::text) OR (EXISTS ( SELECT
            FROM hwqueue.placement_class c
-          WHERE ((c.class_id = l.class_id) AND (c.tenant = current_setting('hwqueue.tenant'::text, true))))));
+          WHERE ((c.class_id = l.class_id) AND (c.tenant = current_setting('hwqueue.tenant'::text, true)))))));
 
 CREATE TABLE hwqueue.lease_signal (
     lease_id uuid NOT NULL,
@@ -6625,6 +6647,19 @@ COMMENT ON COLUMN hwqueue.tenant.spec IS 'the specification in normal form';
 
 COMMENT ON COLUMN hwqueue.tenant.tier IS 'of its leases from now on: those of an earlier tier run first';
 
+CREATE TABLE hwqueue.tenant_login (
+    login text NOT NULL,
+    tenant text NOT NULL,
+    rights text[] NOT NULL,
+    granted_at timestamp with time zone NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.tenant_login IS 'for which tenants a bound login, a member of hwqueue_tenants, calls; read by no other login';
+
+COMMENT ON COLUMN hwqueue.tenant_login.login IS 'a name, so that a dump and a restore keep it';
+
+COMMENT ON COLUMN hwqueue.tenant_login.rights IS 'read, and of spawn and operate what was granted';
+
 CREATE TABLE hwqueue.tenant_work (
     tenant text NOT NULL,
     steps bigint NOT NULL,
@@ -6959,6 +6994,9 @@ ALTER TABLE ONLY hwqueue.task
 
 ALTER TABLE ONLY hwqueue.team_change
     ADD CONSTRAINT team_change_pkey PRIMARY KEY (kind, change_id);
+
+ALTER TABLE ONLY hwqueue.tenant_login
+    ADD CONSTRAINT tenant_login_pkey PRIMARY KEY (login, tenant);
 
 ALTER TABLE ONLY hwqueue.tenant
     ADD CONSTRAINT tenant_pkey PRIMARY KEY (name);
@@ -7656,6 +7694,7 @@ GRANT USAGE ON SCHEMA hwqueue TO hwqueue_worker;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_planner;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_operator;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_admin;
+GRANT USAGE ON SCHEMA hwqueue TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -7758,6 +7797,7 @@ REVOKE ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean
 GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.await_node(p_node uuid) FROM PUBLIC;
 
@@ -7805,6 +7845,8 @@ REVOKE ALL ON FUNCTION hwqueue.book_room(p_node uuid, p_assignment jsonb, p_copi
 
 REVOKE ALL ON FUNCTION hwqueue.booked_on(p_node uuid, p_leases uuid[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.bound_tenants() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.broken_checkpoints() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_joins() FROM PUBLIC;
@@ -7839,15 +7881,18 @@ REVOKE ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) FROM PUBL
 GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text) FROM PUBLIC;
 
@@ -7857,6 +7902,7 @@ REVOKE ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) FR
 GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.capacity_failures(p_class hwqueue.placement_class, p_nodes uuid[]) FROM PUBLIC;
 
@@ -7938,6 +7984,7 @@ REVOKE ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) FRO
 GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.checked_extend(p_extend interval, p_field text) FROM PUBLIC;
 
@@ -8071,6 +8118,7 @@ REVOKE ALL ON FUNCTION hwqueue.count_fit(p_fit hwqueue.class_fleet, p_snapshot h
 REVOKE ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.count_members(p_gang hwqueue.gang, OUT waiting integer, OUT reserved integer, OUT running integer, OUT failed integer, OUT cancelled integer, OUT next_state text) FROM PUBLIC;
 
@@ -8131,6 +8179,7 @@ REVOKE ALL ON FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit inte
 REVOKE ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_is_short boolean) FROM PUBLIC;
 
@@ -8257,6 +8306,7 @@ REVOKE ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid) TO hwqueue_operator;
@@ -8434,21 +8484,25 @@ REVOKE ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer
 GRANT ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.get_gang(p_gang uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.get_gang(p_gang uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.get_gang(p_gang uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.get_gang(p_gang uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.get_gang(p_gang uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.get_lease(p_lease uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.get_run_workflow(p_run uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.get_run_workflow(p_run uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.get_run_workflow(p_run uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.get_run_workflow(p_run uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.get_run_workflow(p_run uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer) TO hwqueue_operator;
@@ -8458,6 +8512,7 @@ REVOKE ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.going_metrics(p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8466,6 +8521,9 @@ REVOKE ALL ON FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode tex
 REVOKE ALL ON FUNCTION hwqueue.gpu_shortage(p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_room hwqueue.headroom, p_gpu_exclusivity text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.grant_entries(p_request hwqueue.claim_request, p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_generation bigint, p_assignment jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.grant_tenant(p_login text, p_tenant text, p_rights text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.grant_tenant(p_login text, p_tenant text, p_rights text[]) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.hand_over(p_lanes bigint[], p_now timestamp with time zone, p_folds boolean) FROM PUBLIC;
 
@@ -8550,6 +8608,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_assigned(p_claim hwqueue.claim, p_lease hwqueu
 REVOKE ALL ON FUNCTION hwqueue.is_awaited(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_binding(p_value jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_bound() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_fleet, p_open bit varying) FROM PUBLIC;
 
@@ -8689,6 +8749,7 @@ REVOKE ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) 
 GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_details(p_ids uuid[]) FROM PUBLIC;
 
@@ -8701,11 +8762,13 @@ REVOKE ALL ON FUNCTION hwqueue.lease_fact(p_lease uuid, p_domain text, p_node hw
 REVOKE ALL ON FUNCTION hwqueue.lease_history(p_lease uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.lease_history(p_lease uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.lease_history(p_lease uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.lease_history(p_lease uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[]) TO hwqueue_worker;
@@ -8753,17 +8816,20 @@ REVOKE ALL ON FUNCTION hwqueue.list_everywhere(p_state text, p_limit integer, p_
 GRANT ALL ON FUNCTION hwqueue.list_everywhere(p_state text, p_limit integer, p_before timestamp with time zone) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.list_everywhere(p_state text, p_limit integer, p_before timestamp with time zone) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_everywhere(p_state text, p_limit integer, p_before timestamp with time zone) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.list_everywhere(p_state text, p_limit integer, p_before timestamp with time zone) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.list_lease_ids(p_filter hwqueue.lease_filter, p_limit integer, p_from uuid, p_before uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.list_leases(p_filter jsonb, p_limit integer, p_before uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_leases(p_filter jsonb, p_limit integer, p_before uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_leases(p_filter jsonb, p_limit integer, p_before uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.list_leases(p_filter jsonb, p_limit integer, p_before uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.list_limits() FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_limits() TO hwqueue_operator;
@@ -8782,6 +8848,7 @@ REVOKE ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer) FRO
 GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.list_schedules(p_after text, p_limit integer, p_name text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_schedules(p_after text, p_limit integer, p_name text) TO hwqueue_operator;
@@ -8791,6 +8858,7 @@ REVOKE ALL ON FUNCTION hwqueue.list_step_details(p_run uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.list_tasks() FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_tasks() TO hwqueue_operator;
@@ -8813,11 +8881,13 @@ REVOKE ALL ON FUNCTION hwqueue.list_workflow_runs(p_filter jsonb, p_limit intege
 GRANT ALL ON FUNCTION hwqueue.list_workflow_runs(p_filter jsonb, p_limit integer, p_before uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.list_workflow_runs(p_filter jsonb, p_limit integer, p_before uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_workflow_runs(p_filter jsonb, p_limit integer, p_before uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.list_workflow_runs(p_filter jsonb, p_limit integer, p_before uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.list_workflow_versions(p_workflows text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_workflow_versions(p_workflows text[]) TO hwqueue_operator;
@@ -8881,16 +8951,19 @@ REVOKE ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb) 
 GRANT ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, OUT for_queue hwqueue.queue, OUT for_class hwqueue.placement_class, OUT reach double precision, OUT node_names text[]) FROM PUBLIC;
 
@@ -9138,6 +9211,7 @@ REVOKE ALL ON FUNCTION hwqueue.pause_workflow_run(p_run uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.pause_workflow_run(p_run uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.pause_workflow_run(p_run uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pause_workflow_run(p_run uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.pause_workflow_run(p_run uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.pending_classes(p_queue_id integer, p_class bigint, p_kind text, p_order text, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9199,11 +9273,13 @@ REVOKE ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb) FROM P
 GRANT ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint) FROM PUBLIC;
 
@@ -9450,10 +9526,12 @@ GRANT ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb) TO hw
 REVOKE ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.requeue_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.requeue_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.requeue_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.requeue_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.require_all_tenants() FROM PUBLIC;
 
@@ -9462,6 +9540,8 @@ REVOKE ALL ON FUNCTION hwqueue.require_check(p_class_ids bigint[]) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.require_claim(p_lease uuid, p_token bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.require_read_committed() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.require_right(p_right text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.requirement_text(p_expr jsonb) FROM PUBLIC;
 
@@ -9503,6 +9583,7 @@ REVOKE ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.retire_classes(p_after bigint, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9516,10 +9597,14 @@ REVOKE ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) F
 GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.revoke_tenant(p_login text, p_tenant text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.revoke_tenant(p_login text, p_tenant text) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.revoke_token(p_name text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.revoke_token(p_name text) TO hwqueue_admin;
@@ -9547,6 +9632,7 @@ REVOKE ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid) TO hwqueue_tenants;
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid) TO hwqueue_worker;
 
 REVOKE ALL ON FUNCTION hwqueue.run_parts(p_kind text, p_parts text[], p_limit integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone) FROM PUBLIC;
@@ -9579,6 +9665,7 @@ GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_planner;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.scope_exprs(p_nodes jsonb) FROM PUBLIC;
 
@@ -9601,6 +9688,7 @@ REVOKE ALL ON FUNCTION hwqueue.service_away_from(p_service uuid) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.service_policy(p_service uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.service_policy(p_service uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.service_policy(p_service uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.service_policy(p_service uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.service_tenant(p_service uuid) FROM PUBLIC;
 
@@ -9630,6 +9718,7 @@ GRANT ALL ON FUNCTION hwqueue.set_schedule(p_name text, p_changes jsonb) TO hwqu
 REVOKE ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.set_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9671,17 +9760,20 @@ REVOKE ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload
 GRANT ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb, p_key text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb, p_key text) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb, p_key text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb, p_key text) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb, p_key text) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.similar_words(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.slot_lanes(p_lanes hwqueue.lane_ref[]) FROM PUBLIC;
 
@@ -9694,11 +9786,13 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_content(p_queue_id integer, p_task text, p_
 REVOKE ALL ON FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb, p_options jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_kind(p_element jsonb) FROM PUBLIC;
 
@@ -9706,11 +9800,13 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params j
 GRANT ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_options() FROM PUBLIC;
 
@@ -9724,6 +9820,7 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.spawned_keys(p_leases uuid[]) FROM PUBLIC;
 
@@ -9761,6 +9858,7 @@ REVOKE ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after int
 GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text) TO hwqueue_tenants;
 GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text) TO hwqueue_worker;
 
 REVOKE ALL ON FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with time zone[], p_now timestamp with time zone) FROM PUBLIC;
@@ -9769,6 +9867,7 @@ REVOKE ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text
 GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9794,16 +9893,19 @@ REVOKE ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_option
 GRANT ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_options jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_options jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_options jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_options jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[], p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
@@ -9811,6 +9913,7 @@ REVOKE ALL ON FUNCTION hwqueue.summarise_runs(p_run_ids uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_run_ids uuid[]) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_run_ids uuid[]) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_run_ids uuid[]) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_run_ids uuid[]) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9988,15 +10091,18 @@ REVOKE ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb) FROM 
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit integer, p_cursor jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.updated_placement(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_asked jsonb, p_update jsonb) FROM PUBLIC;
 
@@ -10064,6 +10170,7 @@ REVOKE ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_opt
 GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_node uuid, OUT verdict text, OUT state text) FROM PUBLIC;
 
@@ -10074,6 +10181,8 @@ REVOKE ALL ON FUNCTION hwqueue.wire_number(p_blob bytea, p_at integer) FROM PUBL
 REVOKE ALL ON FUNCTION hwqueue.wire_placement(p_intent jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.with_defaults(p_options jsonb, p_defaults jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.with_tenant(p_defaults jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.without_nulls(p_object jsonb) FROM PUBLIC;
 
