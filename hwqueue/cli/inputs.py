@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, overload
 from uuid import UUID
 
+from psycopg.errors import InsufficientPrivilege
+
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError, NodeUnknown
 from hwqueue.text import label_value
@@ -170,6 +172,14 @@ def find_node(client: Client, text: str) -> Node:
         if str(node.node_id) == text.lower():
             return node
     raise NodeUnknown(f"no node is named {text[:80]!r} or has this id", hint="list them: hwqueue node list")
+
+
+def names_of_nodes(client: Client) -> dict[UUID, str]:
+    """The names of the registered nodes; none for a login that may not list them."""
+    try:
+        return {node.node_id: node.name for node in client.list_nodes()}
+    except InsufficientPrivilege:
+        return {}
 
 
 def node_id_of(client: Client, text: str) -> UUID:

@@ -16,7 +16,7 @@ from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import ask, open_client
 from hwqueue.cli.explanation import show_explanation
 from hwqueue.cli.groups import Commands, Only
-from hwqueue.cli.inputs import identifier, json_value, span
+from hwqueue.cli.inputs import identifier, json_value, names_of_nodes, span
 from hwqueue.cli.lease_logs import Lines, mention, printer
 from hwqueue.cli.lease_logs import follow as follow_lines
 from hwqueue.cli.lease_view import error_line, show_lease, wait_with_bar
@@ -78,7 +78,7 @@ def list_(
     chosen = wanted.as_filter() | LeaseFilter(idempotency_key=key, tenant=tenant)
     with open_client(ctx) as client:
         found = client.list_leases(queue=queue, limit=limit, before=older, **chosen)
-        names = {node.node_id: node.name for node in client.list_nodes()} if found else {}
+        names = names_of_nodes(client) if found else {}
     headings = "lease_id queue task=task_name state priority attempt created_at node"
     if any(lease.error is not None for lease in found):
         headings += " error"
@@ -99,7 +99,7 @@ def show(ctx: typer.Context, lease_id: LeaseId) -> None:
     with open_client(ctx) as client:
         lease = client.get_lease(identifier(lease_id, "LEASE_ID"))
         saved = client.lease_checkpoints(lease.lease_id)
-        names = {node.node_id: node.name for node in client.list_nodes()} if lease.attempts else {}
+        names = names_of_nodes(client) if lease.attempts else {}
         show_lease(ctx, lease, names, saved)
         mention(ctx, client, lease.lease_id)
 

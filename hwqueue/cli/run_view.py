@@ -12,6 +12,7 @@ import typer
 from rich.console import Console, Group
 from rich.live import Live
 
+from hwqueue.cli.inputs import names_of_nodes
 from hwqueue.cli.lease_view import error_line
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import cell, plain_text, say, show_rows
@@ -100,7 +101,7 @@ def names_of(client: Client, look: Look) -> Mapping[UUID, str]:
     wanted = {step.node_id for step in look.steps} - {None}
     if not wanted:
         return {}
-    return {node.node_id: node.name for node in client.list_nodes() if node.node_id in wanted}
+    return {node: name for node, name in names_of_nodes(client).items() if node in wanted}
 
 
 def _looks(client: Client, run_id: UUID, timeout: timedelta | None) -> Iterator[Look]:

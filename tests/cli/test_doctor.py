@@ -162,3 +162,14 @@ def test_logins_see_what_their_role_lets_them(dsn: str, logins: Logins) -> None:
     assert worker["queues and workers"].level is Level.SKIP
     operator = found(login(dsn, logins, "hwqueue_operator"), deep=True)
     assert operator["invariants"].level is Level.OK
+
+
+def test_a_login_that_may_not_list_nodes_lists_leases(dsn: str, logins: Logins) -> None:
+    """A bound login has neither nodes nor explanations."""
+    with Client(dsn) as client:
+        client.create_queue("renders")
+        lease = client.spawn_lease("renders", "draw").lease_id
+    for command in (["lease", "list"], ["lease", "show", str(lease)]):
+        result = runner.invoke(app, ["--dsn", login(dsn, logins, "hwqueue_tenants"), *command])
+        assert result.exit_code == 0, result.output
+        assert "draw" in result.output
