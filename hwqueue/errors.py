@@ -300,10 +300,10 @@ class UniqueConflict(HwqueueError, sqlstate="QHT02", status=409):
     """
 
 
-class QuotaExceeded(HwqueueError, sqlstate="QHT03", status=409):
-    """The tenant, or the installation, has as much of that work open as it may.
+class QuotaExceeded(HwqueueError, sqlstate="QHT03", status=429):
+    """The tenant, or the installation, has as much of that as it may.
 
-    `detail` has `what`, `used`, `limit` and `tenant`.
+    `detail` has `what`, `used`, `limit` and `tenant`; of what `reap` counts, `counted_at`.
     """
 
 

@@ -152,6 +152,7 @@ grant execute on function
   hwqueue.deregister_node(uuid),
   hwqueue.taint_node(uuid, jsonb),
   hwqueue.untaint_node(uuid, text, text),
+  hwqueue.set_node_tenants(uuid, text[], boolean),
   hwqueue.attest_node(uuid, text, timestamptz, boolean, interval),
   hwqueue.confirm_node(uuid, text),
   hwqueue.hand_over_node(uuid, text),

@@ -509,6 +509,8 @@ create table hwqueue.tenant (
   spec jsonb not null,
   tier smallint generated always as (
     case spec ->> 'tier' when 'scavenger' then 2 when 'best_effort' then 1 else 0 end) stored,
+  usage jsonb not null default '{}',
+  counted_at timestamptz,
   created_at timestamptz not null,
   primary key (name)
 );
@@ -516,6 +518,9 @@ comment on table hwqueue.tenant is
   'what a tenant may have; one without a row is guaranteed, or what the row * says';
 comment on column hwqueue.tenant.spec is 'the specification in normal form';
 comment on column hwqueue.tenant.tier is 'of its leases from now on: those of an earlier tier run first';
+comment on column hwqueue.tenant.usage is
+  '{name: {what: how many}} of what has a quota, as reap has counted it; in the row * of those tenants '
+  'without a row that have all they may';
 
 create table hwqueue.tenant_login (
   login text not null,
@@ -619,9 +624,10 @@ create type hwqueue.lane_ref as (
   of_queue boolean
 );
 
--- The lanes of one lease, among those of many.
+-- The lanes of one lease, among those of many, and the tier of its tenant.
 create type hwqueue.lane_list as (
-  lanes hwqueue.lane_ref[]
+  lanes hwqueue.lane_ref[],
+  tier smallint
 );
 
 

@@ -155,7 +155,8 @@ begin
           from unnest(v_lanes) a
           join hwqueue.limit_rule r on r.limit_id = a.limit_id and r.dropped_at is null
           where not a.of_queue) o  -- those that it was spawned with, and that queue's
-    cross join lateral hwqueue.read_limits(o.limits, v_queue.limits, v_class.tenant) l;
+    cross join lateral hwqueue.read_limits(o.limits, hwqueue.limits_of(v_queue.limits,
+      (hwqueue.find_tenant(v_class.tenant)).spec ? 'slots'), v_class.tenant) l;
     if v_lanes is distinct from v_lease.lanes then
       perform hwqueue.leave_lanes(array[p_lease]);
       update hwqueue.lease l set lanes_passed = null where l.lease_id = p_lease;

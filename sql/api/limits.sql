@@ -41,7 +41,8 @@ $$;
 -- Changes the keys of a specification that p_changes has, null: resets them, and returns all of it. Of
 -- weights those that are given change. Its kind and "by" stay: leases know their lanes by them. Those that
 -- run stay when slots become fewer.
--- Locks: its row; with weights its lanes. Raises: QHM01, and as create_limit.
+-- Locks: its row; with weights its lanes, skip locked: reap does the others. Raises: QHM01, and as
+-- create_limit.
 create or replace function hwqueue.set_limit(p_name text, p_changes jsonb) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -63,14 +64,8 @@ begin
   set spec = v_new.spec, most = v_new.most, per = v_new.per, turn = v_new.turn,
     changed_from = -9223372036854775808  -- reap looks at its lanes
   where r.limit_id = v_old.limit_id;
-  update hwqueue.lane l set weight = w.weight
-  from (select x.lane_id,
-               coalesce(v_new.spec -> 'weights' -> x.key, v_new.spec -> 'weights' -> '*', '1')::real as weight
-        from hwqueue.lane x
-        where x.limit_id = v_old.limit_id
-          and v_new.spec -> 'weights' is distinct from v_old.spec -> 'weights'
-        order by x.lane_id for no key update) w
-  where l.lane_id = w.lane_id and l.weight <> w.weight;
+  perform hwqueue.weigh_lanes(array(select l.lane_id from hwqueue.lane l where l.limit_id = v_old.limit_id))
+  where v_new.spec -> 'weights' is distinct from v_old.spec -> 'weights';
   perform hwqueue.note_event('limit_set', format('limit %s is changed', p_name),
     jsonb_build_object('limit', p_name, 'spec', v_new.spec, 'from', v_old.spec))
   where v_new.spec <> v_old.spec;
@@ -79,7 +74,8 @@ end
 $$;
 
 -- Drops a limit and returns whether it was there. What waits in its lanes goes on without it.
--- Locks: its row. Raises: QHM03 while a queue names it, QHA03. Idempotent.
+-- Locks: its row. Raises: QHM03 while a queue names it, or for the one of the slots of tenants, QHA03.
+-- Idempotent.
 create or replace function hwqueue.drop_limit(p_name text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -90,6 +86,8 @@ begin
   perform hwqueue.refuse('QHM03', format('limit %s is in the policy of queue %s', p_name, q.name),
     jsonb_build_object('limit', p_name, 'queue', q.name), 'take it out of there: set_queue_policy')
   from hwqueue.queue q where p_name = any (q.limits) and q.dropped_at is null order by q.name;
+  perform hwqueue.refuse_field('QHM03', 'p_name', 'is of the slots of tenants', 'take those: set_tenant')
+  where p_name = 'tenant slots';
   update hwqueue.limit_rule r set dropped_at = hwqueue.clock(), changed_from = -9223372036854775808
   where r.name = p_name and r.dropped_at is null returning r.spec into v_spec;
   perform hwqueue.note_event('limit_dropped', format('limit %s', p_name),
@@ -127,7 +125,7 @@ begin
   where r.is_bad;
   v_rule := hwqueue.find_limit(p_name);
   p_tenant := coalesce(hwqueue.json_text(to_jsonb(nullif(p_tenant, '')), 'p_tenant', 100), '');
-  if v_rule.spec ->> 'by' = 'tenant' then
+  if v_rule.spec ->> 'by' <> 'key' then
     p_key := coalesce(p_key, nullif(p_tenant, ''));
     p_tenant := p_key;
   end if;
@@ -149,7 +147,7 @@ begin
   perform pg_advisory_xact_lock(v_lane_id);  -- who makes the row leaves it to the other
   insert into hwqueue.lane as l (lane_id, limit_id, tenant, key, weight, closed_until)
   values (v_lane_id, v_rule.limit_id, case when v_rule.spec ? 'by' then p_tenant end, coalesce(p_key, ''),
-    coalesce(v_rule.spec -> 'weights' -> p_key, v_rule.spec -> 'weights' -> '*', '1')::real, v_until)
+    hwqueue.lane_weight(v_rule, coalesce(p_key, '')), v_until)
   on conflict (lane_id) do update
   set closed_until = case when v_until is not null then greatest(l.closed_until, v_until) end
   returning closed_until into v_until;

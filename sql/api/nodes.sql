@@ -323,6 +323,24 @@ begin
 end
 $$;
 
+-- Says for which tenants a node is, any of them, instead of those before; {}: for all. Leases of others, and
+-- of no tenant, are not claimed there any more; with p_stop running ones are asked to stop as well. It writes
+-- taints with keys tenant:NAME, which no toleration matches.
+-- Locks and raises as taint_node. Idempotent.
+create or replace function hwqueue.set_node_tenants(p_node uuid, p_tenants text[],
+  p_stop boolean default false) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
+  perform hwqueue.edit_operator_taints(p_node, (
+    select coalesce(jsonb_agg(jsonb_build_object('key', 'tenant:' || t, 'effect', case when p_stop
+      then 'no_execute' else 'no_schedule' end) order by t), '[]')
+    from jsonb_array_elements_text(
+      hwqueue.json_texts(to_jsonb(p_tenants), 'p_tenants', 100, 100, 'QHA01')) t), null, null);
+end
+$$;
+
 -- Hands a node and its claims over to another login or role: from then on only its members may act for
 -- the node. Use it for login roles that change (hand over to a role that all of them have), for a role
 -- that was dropped, and for a machine that changes hands, also when the node has left the fleet. What

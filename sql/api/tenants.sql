@@ -1,7 +1,10 @@
--- Public: tenants, in which order their leases run, and the logins that are bound to them.
+-- Public: tenants, in which order their leases run, how much of what they may have, and the logins that are
+-- bound to them.
 --
--- Admins write tenants; spawns read the tier (spawn/read). Example: a lease of tenant lab, a scavenger, runs
--- where no lease of an earlier tier wants the room. A tenant needs no row: without one it is guaranteed.
+-- Admins write tenants; spawns read their rows (spawn/read admit_tenant), lanes of limits by tenant have
+-- their weights and slots (queues/limits lane_weight), and reap counts the rest (upkeep/lanes count_usage).
+-- Example: a lease of tenant lab, a scavenger, runs where no lease of an earlier tier wants the room. A
+-- tenant needs no row: without one it is guaranteed, and nothing bounds it.
 -- A bound login is a member of hwqueue_tenants, and calls for the tenants that it was granted (base/rights).
 -- It may call nothing else: with the membership it loses every function, so a grant that outlives the login
 -- opens nothing.
@@ -10,9 +13,12 @@
 
 -- Changes the keys of a tenant that p_changes has, null: resets them, and returns all of it; one without a
 -- row gets it. tier: guaranteed, before best_effort, before scavenger, strictly: a priority never crosses
--- tiers. It is that of leases spawned from now on. p_name '*': all tenants without a row; leases of no tenant
--- are guaranteed.
--- Locks: its row. Raises: QHA01, QHA03.
+-- tiers. It is that of leases spawned from now on. weight: its share in fair limits by tenant that have no
+-- weights. slots: how many of its leases may run at once, of those spawned while it has slots. pending,
+-- classes: how many may wait, and how many placement classes it may have; reap counts, and spawns of more
+-- are refused (QHT03). p_name '*': all tenants without a row, each for itself; leases of no tenant are
+-- guaranteed.
+-- Locks: its row; lanes, skip locked: reap does the others. Raises: QHA01, QHA03.
 create or replace function hwqueue.set_tenant(p_name text, p_changes jsonb) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -27,6 +33,7 @@ begin
     'changes');
   insert into hwqueue.tenant (name, spec, created_at) values (p_name, v_new, hwqueue.clock())
   on conflict (name) do update set spec = excluded.spec;
+  perform hwqueue.weigh_tenant(p_name, v_old, v_new);
   perform hwqueue.note_event('tenant_set', format('tenant %s is %s', p_name, v_new ->> 'tier'),
     hwqueue.present('from', v_old) || jsonb_build_object('name', p_name, 'spec', v_new))
   where v_new is distinct from v_old;
@@ -35,8 +42,8 @@ end
 $$;
 
 -- Drops the row of a tenant and what logins were granted of it, and returns whether there was any. Its leases
--- that wait keep their tier.
--- Locks: its rows. Raises: QHA03. Idempotent.
+-- that wait keep their tier, and go on by what the row '*' says.
+-- Locks: its rows; as set_tenant. Raises: QHA03. Idempotent.
 create or replace function hwqueue.drop_tenant(p_name text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -46,6 +53,7 @@ declare
 begin
   perform hwqueue.require_all_tenants();
   delete from hwqueue.tenant t where t.name = p_name returning t.spec into v_spec;
+  perform hwqueue.weigh_tenant(p_name, v_spec, null) where v_spec is not null;
   with gone as (
     delete from hwqueue.tenant_login l where l.tenant = p_name returning l.login
   )
@@ -115,17 +123,20 @@ begin
 end
 $$;
 
--- Returns the tenants that have a row or a login, by name, or the one that p_name names. tier, created_at:
--- null without a row. logins: {"login": [its rights]}. p_after: the last name of the page before.
+-- Returns the tenants that have a row or a login, by name, or the one that p_name names. All but the name and
+-- the logins are null without a row. usage: {name: {"pending", "classes"}}, of one with such a quota what it
+-- had at counted_at; of '*' of those without a row that have all they may. logins: {"login": [its rights]}.
+-- p_after: the last name of the page before.
 -- Raises: QHA01, QHA03.
 create or replace function hwqueue.list_tenants(p_after text default null, p_limit int default 100,
   p_name text default null)
-returns table (name text, tier text, created_at timestamptz, logins jsonb)
+returns table (name text, tier text, created_at timestamptz, spec jsonb, usage jsonb, counted_at timestamptz,
+  logins jsonb)
 language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
   select hwqueue.require_all_tenants(),
     hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_after');
-  select n.name, t.spec ->> 'tier', t.created_at, (
+  select n.name, t.spec ->> 'tier', t.created_at, t.spec, t.usage, t.counted_at, (
       select coalesce(jsonb_object_agg(l.login, l.rights), '{}')
       from hwqueue.tenant_login l where l.tenant = n.name)
   from (select x.name from hwqueue.tenant x union select y.tenant from hwqueue.tenant_login y) n

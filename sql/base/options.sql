@@ -88,9 +88,8 @@ as $$
       "placement": ["any"], "wire": ["any"], "near": ["any"]}'
     when 'map step' then '{
       "over": ["any"], "max_parallel": ["integer", 1, 100000, 1000], "tolerate": ["any"]}'
-    when 'gang step' then '{
-      "size": ["integer", 2, 1000], "min_size": ["any"], "together": ["any"], "same": ["any"],
-      "on_lost": ["any"], "hold": ["any"]}'
+    when 'gang step' then '{"size": ["integer", 2, 1000], "min_size": ["any"], "together": ["any"],
+      "same": ["any"], "on_lost": ["any"], "hold": ["any"]}'
     when 'wait step' then '{
       "signal": ["text", 1, 200], "timeout": ["span", "0", "3650 days"],
       "on_timeout": ["choice", ["fail", "skip", "continue"], null, "fail"]}'
@@ -104,10 +103,11 @@ as $$
       "missed": ["choice", ["latest", "skip", "all"], null, "latest"],
       "missed_window": ["span", "1 minute", "31 days", 604800],
       "overlap": ["choice", ["allow", "skip"], null, "allow"], "jitter": ["span", "0", "1 day", 0]}'
-    when 'limit' then '{
-      "slots": ["integer", 1, 1000000], "rate": ["rate"], "fair": ["boolean"],
+    when 'limit' then '{"slots": ["integer", 1, 1000000], "rate": ["rate"], "fair": ["boolean"],
       "by": ["choice", ["key", "tenant"]], "turn": ["span", "1 second", "1 day"], "weights": ["any"]}'
-    when 'tenant' then '{"tier": ["choice", ["guaranteed", "best_effort", "scavenger"], null, "guaranteed"]}'
+    when 'tenant' then '{"tier": ["choice", ["guaranteed", "best_effort", "scavenger"], null, "guaranteed"],
+      "weight": ["number", 0.01, 1000], "slots": ["integer", 1, 1000000],
+      "pending": ["integer", 1, 1000000000], "classes": ["integer", 1, 1000000]}'
     when 'rate' then '{"count": ["integer", 1, 1000000], "per": ["span", "1 second", "366 days"],
       "burst": ["integer", 1, 1000000]}'
     when 'room' then '{

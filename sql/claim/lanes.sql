@@ -202,8 +202,7 @@ begin
       where not exists (select from hwqueue.lane k where k.lane_id = i.lane_id offset 0)
     ), written as (
       insert into hwqueue.lane as k (lane_id, limit_id, tenant, key, weight)
-      select f.lane_id, f.limit_id, nullif(f.tenant, ''), f.key,
-             coalesce(r.spec -> 'weights' -> f.key, r.spec -> 'weights' -> '*', '1')::real
+      select f.lane_id, f.limit_id, nullif(f.tenant, ''), f.key, hwqueue.lane_weight(r, f.key)
       from fresh f left join hwqueue.limit_rule r on r.limit_id = f.limit_id
       where pg_try_advisory_xact_lock(f.lane_id)  -- so that nobody waits for another session that writes it
       on conflict do nothing

@@ -179,7 +179,7 @@ as $$ begin return
          or hwqueue.expr_reason(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources,
            null, p_attested) is null)
     and (p_spread #>> '{count_nodes,taints}' is distinct from 'honor'
-         or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]');
+         or hwqueue.barring_taints(p_profile.taints, p_class.tolerate, p_class.tenant) = '[]');
 end $$;
 
 -- Decides max_skew by the cached fleet: 'spread_exceeded', null, or 'cache_miss'.

@@ -328,6 +328,7 @@ as $$ begin return (
                when 'revive' then format('being silent: start the worker of %s', a.samples)
                when 'uncordon' then format('being cordoned: hwqueue node uncordon %s',
                  s.value #>> '{samples,0}')
+               when 'admit' then format('being for other tenants: hwqueue node reserve %s', a.samples)
                when 'tolerate' then format('the taint %s: tolerate it, or take it off %s',
                  hwqueue.taint_text(s.value -> 'predicate'), a.samples)
                when 'serve' then format(case when s.value #> '{predicate,queue}' is not null
@@ -341,7 +342,8 @@ as $$ begin return (
     from jsonb_array_elements(p_fleet -> 'sole') with ordinality s
     cross join lateral (
       select case s.value ->> 'stage' when 'live' then 'revive' when 'cordon' then 'uncordon'
-               when 'served' then 'serve' when 'taints' then 'tolerate' when 'trust' then 'attest'
+               when 'served' then 'serve' when 'trust' then 'attest' when 'taints' then case
+                 when s.value -> 'predicate' ? 'tenants' then 'admit' else 'tolerate' end
                when 'capacity' then 'resize' when 'isolation' then 'isolate' else 'relax' end as action,
              hwqueue.list_words(s.value -> 'samples', 'and') as samples,
              hwqueue.failure_words(s.value, p_class) as words) a

@@ -45,13 +45,13 @@ begin
   headline := format('%s of %s%s in limit %s', to_char(v_before + 1, 'FM99999th'), (
       select case when count(*) > 10000 then 'more than 10000' else count(*)::text end
       from (select 1 from hwqueue.scheduled s where s.lane_id = v_entry.lane_id limit 10001) c),
-    coalesce(' of ' || (v_rule.spec ->> 'by') || ' ' || v_ref.key, ''),
+    coalesce(' of ' || replace(v_rule.spec ->> 'by', 'quota', 'tenant') || ' ' || v_ref.key, ''),
     v_rule.name);
   case v_rule.kind
     when 'slots' then
       code := 'limit_reached';
       headline := headline || format('; %s of %s slots are in use', coalesce(hwqueue.lane_used(v_lane), 0),
-        v_rule.most) || (
+        hwqueue.lane_most(v_rule, v_lane)) || (
         select coalesce(': ' || string_agg(format('%s runs on %s', c.lease_id,
           coalesce(n.name, c.node_id::text)), ', ' order by c.claimed_at, c.lease_id), '')
         from (select x.* from hwqueue.claim x where v_entry.lane_id = any (x.lanes)

@@ -105,8 +105,9 @@ begin
       select hwqueue.unserved_part(p_node.queues, p_node.tasks, q.name, p_class.task_name)
       from hwqueue.queue q where p_tells and q.queue_id = p_class.queue_id);
   elsif p_part = 'taints' then
-    v_failed.code := 'untolerated_taint';
-    v_failed.predicate := hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate) -> 0;
+    v_failed.predicate := hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate,
+      p_class.tenant) -> 0;
+    v_failed.code := hwqueue.taint_code(v_failed.predicate);
   elsif p_part in ('isolation', 'device') then
     select c.code, c.message, c.predicate into v_failed.code, v_failed.message, v_failed.predicate
     from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity,

@@ -15,7 +15,8 @@ as $$ begin return (
     when 'cordon' then 'not being cordoned'
     when 'served' then case when f.predicate ? 'queue' then format('polling queue %s', f.predicate -> 'queue')
                             else format('a handler for task %s', f.predicate -> 'task') end
-    when 'taints' then 'a toleration of ' || hwqueue.taint_text(f.predicate)
+    when 'taints' then case when f.predicate ? 'tenants' then 'being open to its tenant'
+                            else 'a toleration of ' || hwqueue.taint_text(f.predicate) end
     when 'isolation' then case
       when f.code = 'class_conflicts_with_daemon_mode' then 'sharing a GPU'
       when f.predicate ? 'resource' then format('device %s for GPU %s', f.predicate ->> 'resource',

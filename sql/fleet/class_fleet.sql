@@ -118,14 +118,18 @@ as $$
     join announced a on hwqueue.unserved_part(a.queues, a.tasks, k.name, k.task_name) is not null
     group by k.queue_id, k.task_name
   ), ask as materialized (  -- classes that ask the same, with one of them to judge for all
-    select min(c.class_id) as ask_id, array_agg(c.class_id) as class_ids, n.required, c.tolerate,
+    select min(c.class_id) as ask_id, array_agg(c.class_id) as class_ids, n.required, c.tolerate, o.tenant,
            v.mask as served
     from hwqueue.placement_class c
+    cross join (
+      select exists (
+        select from hwqueue.profile p where p.taints @? '$[*] ? (@.key starts with "tenant:")') as some) u
+    cross join lateral (select case when u.some then c.tenant else '' end as tenant) o
     cross join lateral (select c.required || hwqueue.domains_needed(c) as required) n
     left join served v on v.queue_id = c.queue_id and v.task_name = c.task_name
     where c.class_id = any (p_class_ids)
-    group by c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, n.required, c.tolerate, c.gpu_wanted,
-             c.custom, c.cpu_isolation, c.gpu_exclusivity, v.mask
+    group by c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, n.required, c.tolerate, o.tenant,
+             c.gpu_wanted, c.custom, c.cpu_isolation, c.gpu_exclusivity, v.mask
   ), list as materialized (  -- lists of requirements, which many classes share
     select distinct a.required from ask a
   ), required as materialized (
@@ -143,29 +147,29 @@ as $$
     join hwqueue.numbered_nodes(p_now) n on (n.node).profile_id = p.profile_id
     where p.taints <> '[]'
     group by p.taints
-  ), tolerated as materialized (  -- the nodes whose taints do not keep off leases with these tolerations
-    select a.tolerate, ~coalesce(bit_or(x.mask), (p_snapshot).none) as mask
-    from (select distinct a.tolerate from ask a) a
-    left join tainted x on hwqueue.barring_taints(x.taints, a.tolerate) <> '[]'
-    group by a.tolerate
+  ), tolerated as materialized (  -- the nodes whose taints keep off no leases of a tenant that tolerate these
+    select a.tolerate, a.tenant, ~coalesce(bit_or(x.mask), (p_snapshot).none) as mask
+    from (select distinct a.tolerate, a.tenant from ask a) a
+    left join tainted x on hwqueue.barring_taints(x.taints, a.tolerate, a.tenant) <> '[]'
+    group by a.tolerate, a.tenant
   ), capacity as materialized (
     select c.* from hwqueue.capacity_parts(
       array(select a.ask_id from ask a), true, (p_snapshot).open, (p_snapshot).none, p_now) c
   ), static as materialized (  -- all but capacity, for all that agree on it
-    select k.required, k.tolerate, t.mask & coalesce(l.mask, ~(p_snapshot).none) as mask,
+    select k.required, k.tolerate, k.tenant, t.mask & coalesce(l.mask, ~(p_snapshot).none) as mask,
            coalesce(l.is_known, true) as is_known
-    from (select distinct a.required, a.tolerate from ask a) k
-    join tolerated t on t.tolerate = k.tolerate
+    from (select distinct a.required, a.tolerate, a.tenant from ask a) k
+    join tolerated t on t.tolerate = k.tolerate and t.tenant = k.tenant
     left join listed l on l.required = k.required
   ), able as (
     select c.class_id, bit_and(c.mask) as mask from capacity c group by c.class_id
   ), fit as materialized (
     select f.*, bit_count(f.mask & (p_snapshot).open)::int as matching
     from (
-      select a.ask_id, a.class_ids, a.required, a.tolerate, a.served,
+      select a.ask_id, a.class_ids, a.required, a.tolerate, a.tenant, a.served,
              k.mask & coalesce(c.mask, k.mask) as mask, s.is_known
       from ask a
-      join static s on s.required = a.required and s.tolerate = a.tolerate
+      join static s on s.required = a.required and s.tolerate = a.tolerate and s.tenant = a.tenant
       cross join lateral (select case when a.served is null then s.mask else s.mask & a.served end as mask) k
       left join able c on c.class_id = a.ask_id) f
   ), part as materialized (
@@ -174,7 +178,7 @@ as $$
       from fit f join required r on r.required = f.required join met m on m.expr = r.expr where f.matching = 0
       union all
       select f.ask_id, 'taints', null, t.mask, 1
-      from fit f join tolerated t on t.tolerate = f.tolerate
+      from fit f join tolerated t on t.tolerate = f.tolerate and t.tenant = f.tenant
       where f.matching = 0 and t.mask <> ~(p_snapshot).none
       union all
       select f.ask_id, 'served', null, f.served, 2 from fit f where f.matching = 0

@@ -49,7 +49,8 @@ begin
                       then 'in use by running leases or kept for a gang'
                     else 'in use by running leases' end) end;
   elsif p_failure.predicate is not null then
-    v_predicate := hwqueue.without_terms(p_failure.predicate);
+    v_predicate := hwqueue.without_terms(p_failure.predicate)
+      - case when hwqueue.my_tenants() is not null then 'tenants' else '' end;  -- no tenant hears of others
   end if;
   if p_failure.code = 'trust_not_attested' then
     v_message := hwqueue.suspended_words(p_node, p_failure.predicate ->> 'trust');
@@ -71,6 +72,8 @@ begin
       when 'spread_exceeded' then format('one more would break the limit %s', v_predicate)
       when 'untolerated_taint' then format('the lease does not tolerate the taint %s',
           hwqueue.taint_text(v_predicate))
+      when 'tenant_not_admitted' then 'the node is for other tenants' || case when v_predicate ? 'tenants'
+          then ': ' || hwqueue.list_words(v_predicate -> 'tenants', 'and') else '' end
       when 'trust_not_attested' then format('the node is not attested for %s now', v_predicate -> 'trust')
       when 'no_handler' then case
         when v_predicate ? 'queue' then format('its worker does not poll queue %s', v_predicate -> 'queue')
@@ -107,8 +110,8 @@ begin
        select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id,
            p_node.resources || p_node.gpu_ids, null, v_attested) as code offset 0) u
      where u.code is not null order by e.ordinality limit 1),
-    case when hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate) <> '[]'
-      then 'untolerated_taint' end,
+    (select hwqueue.taint_code(t) from jsonb_array_elements(hwqueue.barring_taints(
+       hwqueue.node_taints(p_node), p_class.tolerate, p_class.tenant)) t limit 1),
     (select c.code from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity,
        p_node.gpu_share_mode, p_node.gpu_ids, p_node.gpu_parents) c limit 1),
     hwqueue.terms_reason(p_class, null, p_node, hwqueue.term_facts(p_class, p_node, p_now), true, true,

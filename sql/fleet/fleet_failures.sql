@@ -62,7 +62,7 @@ begin
         select hwqueue.expr_reason(a.expr, g.labels, g.rack, null, '{}', null) as code offset 0) u
       where u.code is not null
       union all
-      select 3, t.ordinality, g.node_ids, 'taints', 'untolerated_taint', true, null, t.value, null
+      select 3, t.ordinality, g.node_ids, 'taints', hwqueue.taint_code(t.value), true, null, t.value, null
       from (
         select p.taints, array_agg(n.node_id) as node_ids
         from hwqueue.profile p
@@ -70,8 +70,8 @@ begin
         where p.taints <> '[]' and n.deregistered_at is null
           and (p_nodes is null or n.node_id = any (p_nodes))
         group by p.taints) g
-      cross join lateral jsonb_array_elements(hwqueue.barring_taints(g.taints, p_class.tolerate))
-        with ordinality t
+      cross join lateral jsonb_array_elements(
+        hwqueue.barring_taints(g.taints, p_class.tolerate, p_class.tenant)) with ordinality t
       union all
       -- isolation of a class that names a device is judged after its requirements
       select case when p_class.gpu_wanted = '{}' then 4 else 8 end, c.ordinality, g.node_ids, 'isolation',

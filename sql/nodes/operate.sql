@@ -63,8 +63,8 @@ begin
 end
 $$;
 
--- Replaces an operator's taints of a key and effect (null: any) by p_taint (null: by none). Returns how
--- many there were.
+-- Replaces an operator's taints of a key (null: those of tenants) and effect (null: any) by p_taint (null: by
+-- none; a list of those of tenants). Returns how many there were.
 -- Locks and raises as taint_node.
 create or replace function hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text,
   p_effect text) returns int
@@ -74,17 +74,20 @@ declare
   v_before hwqueue.node;
   v_node hwqueue.node;
   v_now timestamptz;
+  v_kept jsonb;
   v_count int;
 begin
   loop
     v_before := hwqueue.read_node(p_node);
+    v_kept := (
+      select coalesce(jsonb_agg(t - 'since'), '[]') from jsonb_array_elements(v_before.operator_taints) t
+      where t ->> 'key' <> p_key or t ->> 'effect' <> p_effect
+        or p_key is null and not starts_with(t ->> 'key', 'tenant:'));
     -- before the lock: finding the profile may wait for a registration of such a node
     v_now := hwqueue.clock();
     v_node := v_before;
-    v_node.operator_taints := hwqueue.date_taints(hwqueue.normal_set(
-      coalesce((select jsonb_agg(t - 'since') from jsonb_array_elements(v_before.operator_taints) t
-                where t ->> 'key' <> p_key or t ->> 'effect' <> p_effect), '[]')
-      || coalesce(p_taint, '[]')), v_before.operator_taints, v_now);
+    v_node.operator_taints := hwqueue.date_taints(hwqueue.normal_set(v_kept || coalesce(p_taint, '[]')),
+      v_before.operator_taints, v_now);
     v_node.profile_id := hwqueue.find_profile(v_node, v_now);
     if hwqueue.has_no_execute(v_before) or hwqueue.has_no_execute(v_node) then
       perform hwqueue.await_node(p_node);
@@ -113,15 +116,20 @@ begin
     perform hwqueue.wake_node(p_node, max(c.login)) from hwqueue.claim c
     where c.node_id = p_node and c.stop_requested_at = v_now;
   end if;
-  v_count := (select count(*) from jsonb_array_elements(v_before.operator_taints) t
-              where t ->> 'key' = p_key and (p_effect is null or t ->> 'effect' = p_effect));
+  v_count := jsonb_array_length(v_before.operator_taints) - jsonb_array_length(v_kept);
   if v_node.operator_taints <> v_before.operator_taints then
     perform hwqueue.refresh_node_state(p_node);
-    perform hwqueue.note_event(case when p_taint is not null then 'node_tainted' else 'node_untainted' end,
-      case when p_taint is not null then format('node %s is tainted %s', v_node.name,
+    perform hwqueue.note_event(case when p_key is null then 'node_reserved'
+        when p_taint is not null then 'node_tainted' else 'node_untainted' end,
+      case when p_key is null then format('node %s is for %s', v_node.name,
+          coalesce('tenants ' || (select string_agg(substr(t ->> 'key', 8), ', ' order by t ->> 'key')
+            from jsonb_array_elements(p_taint) t), 'all tenants'))
+        when p_taint is not null then format('node %s is tainted %s', v_node.name,
           hwqueue.taint_text(p_taint))
            else format('%s taints %s are off node %s', v_count, to_json(p_key), v_node.name) end,
-           coalesce(p_taint, jsonb_build_object('key', p_key, 'effect', p_effect)), p_node => p_node);
+           case when p_key is null then jsonb_build_object('taints', p_taint)
+             else coalesce(p_taint, jsonb_build_object('key', p_key, 'effect', p_effect)) end,
+           p_node => p_node);
   end if;
   return v_count;
 end

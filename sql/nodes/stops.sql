@@ -105,7 +105,8 @@ as $$
         and x.claim_no = hwqueue.claim_no(r.claim_token)
       left join lateral (
         select t.stop_at, 'preempted' as reason, 'taint ' || hwqueue.taint_text(t.taint) as detail
-        from hwqueue.first_stop_at(p_node.taints || p_node.operator_taints, k.tolerate, r.claimed_at) t
+        from hwqueue.first_stop_at(hwqueue.taints_for(p_node.taints || p_node.operator_taints, k.tenant),
+          k.tolerate, r.claimed_at) t
         where t.stop_at is not null
         union all
         select b.stop_at, 'placement_broken', b.detail

@@ -130,7 +130,8 @@ language sql immutable parallel safe
 as $$
   select case when p_profile.left_out = '{}' then true
       else not hwqueue.mentions_label(p_class, p_profile.left_out) end
-    and (p_profile.taints = '[]' or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
+    and (p_profile.taints = '[]'
+      or hwqueue.barring_taints(p_profile.taints, p_class.tolerate, p_class.tenant) = '[]')
     and case when p_class.required = '[]' then true
       else hwqueue.expr_reason(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null,
         p_attested) is null end

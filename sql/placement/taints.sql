@@ -1,8 +1,11 @@
--- Taints of nodes and tolerations of leases, with the meaning that they have in Kubernetes.
+-- Taints of nodes and tolerations of leases, with the meaning that they have in Kubernetes. Those with a key
+-- tenant:NAME are different: set_node_tenants puts them there, any one admits that tenant, and no toleration
+-- matches them.
 -- Eligibility asks barring_taints, scores ask untolerated for prefer_no_schedule, and reap asks first_stop_at
 -- which running leases have to stop. A missing value counts as "". Read tolerates first.
 
--- Reads one taint {"key", "value"?, "effect"} into normal form. An empty value is left out.
+-- Reads one taint {"key", "value"?, "effect"} into normal form. An empty value is left out. Keys tenant:NAME
+-- are refused.
 -- Raises: QHA01, naming the field.
 create or replace function hwqueue.parse_taint(p_taint jsonb, p_field text) returns jsonb
 language plpgsql immutable
@@ -18,6 +21,9 @@ begin
     perform hwqueue.refuse('QHA01', format('%s needs a key and an effect', p_field),
       jsonb_build_object('field', p_field || case when v_taint ? 'key' then '.effect' else '.key' end),
       'a taint looks like {"key": "dedicated", "value": "film", "effect": "no_schedule"}');
+  elsif starts_with(v_taint ->> 'key', 'tenant:') then
+    perform hwqueue.refuse_field('QHA01', p_field || '.key', 'is kept for the tenants of a node',
+      'operators say which these are: set_node_tenants');
   end if;
   return v_taint;
 end
@@ -49,6 +55,25 @@ language plpgsql immutable parallel safe
 as $$ begin return
   hwqueue.normal_set((select jsonb_agg(t - 'since') from jsonb_array_elements(p_taints) t));
 end $$;
+
+-- Returns taints as a tenant meets them: without those of tenants if one names it, else with one
+-- {"tenants", "effect"} for all of these.
+create or replace function hwqueue.taints_for(p_taints jsonb, p_tenant text) returns jsonb
+language plpgsql immutable parallel safe
+as $$
+declare
+  v_tenants jsonb := jsonb_path_query_array(p_taints, '$[*] ? (@.key starts with "tenant:")');
+begin
+  if v_tenants = '[]' then
+    return p_taints;
+  end if;
+  return jsonb_path_query_array(p_taints, '$[*] ? (!(@.key starts with "tenant:"))')
+    || case when v_tenants @> jsonb_build_array(jsonb_build_object('key', 'tenant:' || p_tenant)) then '[]'
+      else jsonb_build_array((v_tenants -> 0) - 'key' || jsonb_build_object('tenants', (
+        select jsonb_agg(substr(t ->> 'key', 8) order by t ->> 'key')
+        from jsonb_array_elements(v_tenants) t))) end;
+end
+$$;
 
 -- Returns all taints of a node, its own and those of operators. Without a subquery: the planner inlines it.
 create or replace function hwqueue.node_taints(p_node hwqueue.node) returns jsonb
@@ -98,13 +123,14 @@ begin
 end
 $$;
 
--- Whether a toleration matches a taint: by key and effect if it names them, then by its operator. gt and
+-- Whether a toleration matches a taint: by key and effect if it names them, then by its operator; never that
+-- of tenants (taints_for). gt and
 -- lt compare the taint's value with the toleration's, as integers of 64 bits: no sign but a minus, no leading
 -- zeros.
 create or replace function hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) returns boolean
 language sql immutable parallel safe
 as $$
-  select coalesce(p_toleration ->> 'effect' = p_taint ->> 'effect', true)
+  select p_taint ? 'key' and coalesce(p_toleration ->> 'effect' = p_taint ->> 'effect', true)
     and coalesce(p_toleration ->> 'key' = p_taint ->> 'key', true)
     and coalesce(case
       when p_toleration ->> 'op' = 'exists' then true
@@ -129,16 +155,26 @@ as $$ begin return (
       select 1 from jsonb_array_elements(p_tolerate) l where hwqueue.tolerates(l.value, t.value))
 ); end $$;
 
--- Returns the taints that keep leases of a class off a node.
-create or replace function hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) returns jsonb
+-- Returns the taints that keep leases of a class of a tenant off a node.
+create or replace function hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb, p_tenant text)
+returns jsonb
 language sql immutable parallel safe
-as $$ select hwqueue.untolerated(p_taints, p_tolerate, array['no_schedule', 'no_execute']) $$;
+as $$
+  select hwqueue.untolerated(hwqueue.taints_for(p_taints, p_tenant), p_tolerate,
+    array['no_schedule', 'no_execute'])
+$$;
+
+-- Returns the reason that a taint is which bars a class.
+create or replace function hwqueue.taint_code(p_taint jsonb) returns text
+language sql immutable parallel safe
+as $$ select case when p_taint ? 'tenants' then 'tenant_not_admitted' else 'untolerated_taint' end $$;
 
 -- Returns a taint as text: key=value:effect.
 create or replace function hwqueue.taint_text(p_taint jsonb) returns text
 language sql immutable parallel safe
 as $$
-  select (p_taint ->> 'key') || coalesce('=' || (p_taint ->> 'value'), '') || ':' || (p_taint ->> 'effect')
+  select coalesce(p_taint ->> 'key', 'tenant:' || replace(btrim(p_taint ->> 'tenants', '[]'), '"', ''))
+    || coalesce('=' || (p_taint ->> 'value'), '') || ':' || (p_taint ->> 'effect')
 $$;
 
 -- Returns when a lease that runs beside these taints has to stop, and because of which taint; null: never.

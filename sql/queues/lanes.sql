@@ -18,7 +18,7 @@ as $$
   where r.lane_id & 3 = 0 or r.nth = p_passed
 $$;
 
--- The lanes of kind slots among these, which a claim keeps; null: none. A lease has three lanes at most.
+-- The lanes of kind slots among these, which a claim keeps; null: none. A lease has four lanes at most.
 -- Inlined.
 create or replace function hwqueue.slot_lanes(p_lanes hwqueue.lane_ref[]) returns bigint[]
 language sql immutable
@@ -26,7 +26,8 @@ as $$
   select case when p_lanes is not null then nullif(array_remove(array[
       case when (p_lanes[1]).lane_id & 3 = 0 then (p_lanes[1]).lane_id end,
       case when (p_lanes[2]).lane_id & 3 = 0 then (p_lanes[2]).lane_id end,
-      case when (p_lanes[3]).lane_id & 3 = 0 then (p_lanes[3]).lane_id end], null), '{}') end
+      case when (p_lanes[3]).lane_id & 3 = 0 then (p_lanes[3]).lane_id end,
+      case when (p_lanes[4]).lane_id & 3 = 0 then (p_lanes[4]).lane_id end], null), '{}') end
 $$;
 
 -- Lets claims of queues look at changes of lanes from now on; while another session holds the row of a queue,

@@ -76,6 +76,89 @@ begin
 end
 $$;
 
+-- Returns the row that says what a tenant may have: its own, or that of the tenant *. Nulls: there is none.
+create or replace function hwqueue.find_tenant(p_tenant text) returns hwqueue.tenant
+language plpgsql stable
+as $$
+declare
+  v_row hwqueue.tenant;
+begin
+  if p_tenant <> '' then
+    select t.* into v_row from hwqueue.tenant t where t.name = p_tenant;
+    if not found then
+      select t.* into v_row from hwqueue.tenant t where t.name = '*';
+    end if;
+  end if;
+  return v_row;
+end
+$$;
+
+-- Returns the limits of a spawn that it need not name: those of its queue, and the slots of its tenant.
+create or replace function hwqueue.limits_of(p_of_queue text[], p_has_slots boolean) returns text[]
+language sql immutable
+as $$
+  select case when p_has_slots then p_of_queue || '{tenant slots}'::text[] else p_of_queue end
+$$;
+
+-- Returns the weight of a lane. Without weights of its own a limit by tenant has those of the tenants. The
+-- limit of their slots (by quota) has one slot for each part of a weight, and lets through whom none bounds.
+create or replace function hwqueue.lane_weight(p_rule hwqueue.limit_rule, p_key text) returns real
+language plpgsql stable
+as $$
+declare
+  v_by text := p_rule.spec ->> 'by';
+begin
+  if v_by = 'quota' or v_by = 'tenant' and not p_rule.spec ? 'weights' then
+    return coalesce(((hwqueue.find_tenant(p_key)).spec ->> case v_by when 'quota' then 'slots' else 'weight'
+      end)::real, case v_by when 'quota' then 1000000000 else 1 end);
+  end if;
+  return coalesce(p_rule.spec -> 'weights' -> p_key, p_rule.spec -> 'weights' -> '*', '1')::real;
+end
+$$;
+
+-- Writes the weights of lanes that their limits and tenants say now. Returns the first that it could not.
+-- Locks: lanes, skip locked. Idempotent.
+create or replace function hwqueue.weigh_lanes(p_lanes bigint[]) returns bigint
+language plpgsql volatile
+as $$
+begin
+  update hwqueue.lane k set weight = w.weight
+  from (select x.lane_id, hwqueue.lane_weight(r, x.key) as weight
+        from hwqueue.lane x join hwqueue.limit_rule r on r.limit_id = x.limit_id
+        where x.lane_id = any (p_lanes) and x.weight <> hwqueue.lane_weight(r, x.key)
+        order by x.lane_id for no key update of x skip locked) w
+  where k.lane_id = w.lane_id;
+  return (
+    select min(x.lane_id) from hwqueue.lane x join hwqueue.limit_rule r on r.limit_id = x.limit_id
+    where x.lane_id = any (p_lanes) and x.weight <> hwqueue.lane_weight(r, x.key));
+end
+$$;
+
+-- Does what other weights or slots of a tenant change: its lanes, or with '*' those of all.
+-- Locks: limits; lanes, skip locked.
+create or replace function hwqueue.weigh_tenant(p_name text, p_old jsonb, p_new jsonb) returns void
+language plpgsql volatile
+as $$
+declare
+  v_lanes bigint[];
+begin
+  if (p_old -> 'slots', p_old -> 'weight') is not distinct from (p_new -> 'slots', p_new -> 'weight') then
+    return;
+  end if;
+  insert into hwqueue.limit_rule (name, kind, spec, most, turn, created_at)
+  select 'tenant slots', 'slots', '{"by": "quota"}', 1, '10 seconds', hwqueue.clock() where p_new ? 'slots'
+  on conflict do nothing;
+  v_lanes := array(
+    select k.lane_id from hwqueue.limit_rule r join hwqueue.lane k on k.limit_id = r.limit_id
+    where r.spec ->> 'by' in ('quota', 'tenant') and p_name in (k.key, '*'));
+  perform hwqueue.weigh_lanes(v_lanes);
+  insert into hwqueue.lane_change (lane_id) select i from unnest(v_lanes) i;
+  -- lanes that are held now, or that somebody writes by the rows as they were
+  update hwqueue.limit_rule r set changed_from = -9223372036854775808
+  where r.spec ->> 'by' in ('quota', 'tenant') and r.dropped_at is null;
+end
+$$;
+
 -- Returns the id of a lane: 62 bits of a hash, and in the low two its kind. What is hashed cannot be read in
 -- two ways, so no key of a tenant makes the lane of another one.
 create or replace function hwqueue.lane_id(p_rule hwqueue.limit_rule, p_tenant text, p_key text)
@@ -87,9 +170,9 @@ as $$
     ::bit(64)::bigint & -4) | case p_rule.kind when 'slots' then 0 when 'fair' then 1 else 2 end
 $$;
 
--- Returns the lanes of a lease in the order in which it passes them: that of its key, of its tenant, and the
--- one that all share; null: it has none. p_limits: its option, a list of names or {name: key}; p_of_queue:
--- the names of the limits of its queue, which come with them.
+-- Returns the lanes of a lease in the order in which it passes them: that of its key, of its tenant's slots,
+-- of its tenant, and the one that all share; null: it has none. p_limits: its option, a list of names or
+-- {name: key}; p_of_queue: the names of those that it need not name (limits_of).
 -- Inlined: one statement reads those of a batch.
 -- Raises: QHM01, QHM03.
 create or replace function hwqueue.read_limits(p_limits jsonb, p_of_queue text[], p_tenant text)
@@ -119,10 +202,10 @@ as $$
       from hwqueue.limit_rule x
       cross join lateral (
         select case when x.spec ->> 'by' = 'key' then n.key
-            when n.key is null then case x.spec ->> 'by' when 'tenant' then p_tenant else '' end end as key
+            when n.key is null then case when x.spec ? 'by' then p_tenant else '' end end as key
         offset 0) k
       where x.name = n.name and x.dropped_at is null offset 0) r on true
-    order by r.lane_by, n.of_queue, n.name) s  -- key, tenant, null
+    order by r.lane_by, n.of_queue, n.name) s  -- key, quota, tenant, null
 $$;
 
 -- Refuses a limit that a lease, or all of a queue, cannot have.
@@ -173,7 +256,8 @@ begin
   if p_lanes is not null and p_what is not null then
     perform hwqueue.refuse_field('QHM03', case when (p_lanes[1]).of_queue then 'p_queue' else 'options.limits'
       end, format('has limits, in which %s takes no part', p_what),
-      'leave limits out, or use a queue without any; rules of spread say how many run in a place');
+      'leave limits out, or use a queue without any, and a tenant without slots; rules of spread say how '
+      'many run in a place');
   end if;
   return p_lanes;
 end

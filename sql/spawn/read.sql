@@ -18,7 +18,8 @@ $$;
 
 -- Reads and checks a batch, in its order: a list, or {"kinds", "each", "of"} as spawn_leases lets it in. Each
 -- kind is checked, and the defaults of its task and its class found, once. p_index: of the first element.
--- Locks: new classes. Raises: QHA01, QHC03, QHC04, QHW01, QHM01, QHM03, with the index of the first at fault.
+-- Locks: new classes. Raises: QHA01, QHC03, QHC04, QHW01, QHM01, QHM03, QHT03, with the index of the first
+-- at fault.
 create or replace function hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamptz,
   p_index int default 0) returns hwqueue.spawn_request[]
 language plpgsql volatile
@@ -35,6 +36,8 @@ declare
     else array_fill(1, array[cardinality(v_lease_ids)]) end;
   v_class_ids bigint[];  -- of v_asked
   v_tasks text[];
+  v_tiers smallint[];
+  v_have_slots boolean[];
   v_lanes hwqueue.lane_list[];
   v_defaults jsonb;  -- by task; null: none of them has any
   v_has_own boolean;  -- one has options that read_spawn reads
@@ -46,10 +49,13 @@ declare
   v_hint text;
 begin
   select array_agg(c.class_id order by n.number), array_agg(c.task order by n.number), bool_or(c.has_own),
-         bool_or(c.has_limits), jsonb_object_agg(c.task, c.defaults) filter (where c.defaults <> '{}')
-  into v_class_ids, v_tasks, v_has_own, v_has_limits, v_defaults
+         array_agg((r.tenant).tier order by n.number), array_agg((r.tenant).spec ? 'slots' order by n.number),
+         bool_or(c.has_limits or (r.tenant).spec ? 'slots'),
+         jsonb_object_agg(c.task, c.defaults) filter (where c.defaults <> '{}')
+  into v_class_ids, v_tasks, v_has_own, v_tiers, v_have_slots, v_has_limits, v_defaults
   from (
-    select k.numbers, k.has_own, k.has_limits, n.task, t.defaults, case when k.kind is not null
+    select k.numbers, k.has_own, k.has_limits, n.task, t.defaults,
+           k.kind -> 'options' ->> 'tenant' as tenant, case when k.kind is not null
              then hwqueue.spawn_class(p_queue.queue_id, hwqueue.json_text(hwqueue.check_object(k.kind,
                  array['task', 'params', 'options'], 'lease') -> 'task', 'task', 200),
                hwqueue.class_options(hwqueue.with_defaults(coalesce(nullif(k.kind -> 'options', 'null'),
@@ -66,22 +72,27 @@ begin
       from (select (select t.defaults from hwqueue.task t where t.name = n.task) as defaults offset 0) d
       offset 0) t
     offset 0) c
+  cross join lateral (
+    select case when c.tenant is not null
+      then hwqueue.admit_tenant(c.tenant, c.class_id, p_now) end as tenant offset 0) r
   cross join unnest(c.numbers) n(number);
   if v_has_limits or p_queue.limits <> '{}' then
     v_lanes := array(
-      select row(l.lanes)::hwqueue.lane_list
+      select row(l.lanes, null)::hwqueue.lane_list
       from jsonb_array_elements(v_asked) with ordinality a
       cross join lateral (  -- a fence: Postgres remembers what it has found for the same options
-        select case when v_is_list or a.ordinality = any (v_of) then a.value -> 'options' end as options
+        select case when v_is_list or a.ordinality = any (v_of) then a.value -> 'options' end as options,
+               v_have_slots[a.ordinality] as has_slots
         offset 0) o
-      cross join lateral hwqueue.read_limits(o.options -> 'limits', p_queue.limits,
+      cross join lateral hwqueue.read_limits(o.options -> 'limits',
+        hwqueue.limits_of(p_queue.limits, o.has_slots),
         coalesce(o.options ->> 'tenant', hwqueue.with_tenant(null) ->> 'tenant', '')) l);
   end if;
   if v_has_own or v_defaults is not null then
     return array(
       select hwqueue.read_spawn(e.ordinal, v_lease_ids[e.ordinal], v_class_ids[e.number], v_tasks[e.number],
         hwqueue.check_payload(coalesce(e.params, '{}'), 'params', p_queue.max_params_bytes), e.options,
-        v_lanes[e.number].lanes, p_now)
+        row(v_lanes[e.number].lanes, v_tiers[e.number])::hwqueue.lane_list, p_now)
       from (
         select i.ordinality::int as ordinal, n.number,
           case when v_is_list then i.value -> 'params' else i.value end as params,
@@ -100,7 +111,8 @@ begin
       v_tasks[v_of[i.ordinality]], hwqueue.check_payload(coalesce(
         case when v_is_list then i.value -> 'params' else i.value end, '{}'), 'params',
         p_queue.max_params_bytes), null,
-      case when v_lanes is not null then v_lanes[v_of[i.ordinality]].lanes end, p_now)
+      row(case when v_lanes is not null then v_lanes[v_of[i.ordinality]].lanes end,
+        v_tiers[v_of[i.ordinality]])::hwqueue.lane_list, p_now)
     from jsonb_array_elements(v_each) with ordinality i);
 exception when others then
   get stacked diagnostics v_code = returned_sqlstate, v_message = message_text,
@@ -164,12 +176,12 @@ begin
 end
 $$;
 
--- Returns one spawn, read and checked, but for its class, params and lanes, which its caller has checked. It
--- draws the position of the lease.
+-- Returns one spawn, read and checked, but for its class, params, lanes and tier, which its caller has
+-- checked. It draws the position of the lease.
 -- A single expression, so that Postgres inlines it: one statement reads a whole batch.
 -- Raises: QHA01, naming the field; QHM03.
 create or replace function hwqueue.read_spawn(p_ordinal int, p_lease_id uuid, p_class_id bigint, p_task text,
-  p_params jsonb, p_options jsonb, p_lanes hwqueue.lane_ref[], p_now timestamptz)
+  p_params jsonb, p_options jsonb, p_place hwqueue.lane_list, p_now timestamptz)
 returns hwqueue.spawn_request
 language sql volatile
 as $$
@@ -205,49 +217,69 @@ as $$
     case when p_options ? 'one_of' then hwqueue.choice_of(p_options) end,
     case when p_options ? 'replaces' then hwqueue.replaces_of(p_options) end,
     null,
-    case when p_options ?| array['one_of', 'replaces'] then hwqueue.refuse_lanes(p_lanes, case
+    case when p_options ?| array['one_of', 'replaces'] then hwqueue.refuse_lanes((p_place).lanes, case
         when p_options ->> 'one_of' is not null then 'an alternative (one_of)'
         when p_options ->> 'replaces' is not null then 'a lease that replaces another one (replaces)' end)
-      else p_lanes end,
-    case when p_options ? 'tenant' then hwqueue.tenant_tier(p_options ->> 'tenant') else 0 end
+      else (p_place).lanes end,
+    coalesce((p_place).tier, 0)
   )::hwqueue.spawn_request
 $$;
 
--- Returns the tier of new leases of a tenant: its own, that of the tenant *, or 0, guaranteed.
-create or replace function hwqueue.tenant_tier(p_tenant text) returns smallint
+-- Returns the row that says what a tenant may have, and refuses a spawn of one that has all of it: leases
+-- that wait, and, of a class that is new, placement classes. What reap counted more than ten seconds ago does
+-- not count. p_class_id: null: whatever class.
+-- Raises: QHT03.
+create or replace function hwqueue.admit_tenant(p_tenant text, p_class_id bigint, p_now timestamptz)
+returns hwqueue.tenant
 language plpgsql stable
 as $$
+declare
+  v_row hwqueue.tenant := hwqueue.find_tenant(p_tenant);
+  v_used jsonb := v_row.usage -> p_tenant;
 begin
-  if coalesce(p_tenant, '') = '' then
-    return 0;
+  if ((v_used -> 'pending')::bigint >= (v_row.spec -> 'pending')::bigint
+      or (v_used -> 'classes')::bigint >= (v_row.spec -> 'classes')::bigint)
+    and v_row.counted_at > p_now - interval '10 seconds' then
+    perform hwqueue.refuse('QHT03', format('tenant %s has %s %s, and may have %s', to_json(p_tenant), u.used,
+        case u.what when 'pending' then 'leases that wait' else 'placement classes' end, u.most),
+      jsonb_build_object('tenant', p_tenant, 'what', u.what, 'used', u.used, 'limit', u.most,
+        'counted_at', v_row.counted_at), 'wait until some are done; an admin may allow more: set_tenant')
+    from (select k.what, (v_used -> k.what)::bigint as used, (v_row.spec -> k.what)::bigint as most
+          from unnest(array['pending', 'classes']) k(what)) u
+    where u.used >= u.most and (u.what = 'pending' or exists (
+      select from hwqueue.placement_class c
+      where c.class_id = p_class_id and c.created_xid = pg_current_xact_id_if_assigned()));
   end if;
-  return coalesce(
-    (select t.tier from hwqueue.tenant t where t.name = p_tenant),
-    (select t.tier from hwqueue.tenant t where t.name = '*'), 0);
+  return v_row;
 end
 $$;
 
 -- Reads and checks a spawn outside a batch. p_options has the defaults of the task already.
--- Locks: a new class. Raises: QHA01, QHC03, QHC04, QHW01, naming the field; QHM01, QHM03.
+-- Locks: a new class. Raises: QHA01, QHC03, QHC04, QHW01, naming the field; QHM01, QHM03, QHT03.
 create or replace function hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb,
   p_options jsonb, p_now timestamptz) returns hwqueue.spawn_request
 language plpgsql volatile
 as $$
 declare
   v_class_id bigint := hwqueue.spawn_class(p_queue.queue_id, p_task, hwqueue.class_options(p_options));
-  v_lanes hwqueue.lane_ref[];
+  v_tenant hwqueue.tenant;
+  v_place hwqueue.lane_list;
 begin
-  if p_queue.limits <> '{}' or p_options ? 'limits' then
-    v_lanes := (select l.lanes from hwqueue.read_limits(p_options -> 'limits', p_queue.limits,
-      coalesce(p_options ->> 'tenant', '')) l);
+  if p_options ? 'tenant' then
+    v_tenant := hwqueue.admit_tenant(p_options ->> 'tenant', v_class_id, p_now);
+    v_place.tier := v_tenant.tier;
+  end if;
+  if p_queue.limits <> '{}' or p_options ? 'limits' or v_tenant.spec ? 'slots' then
+    v_place.lanes := (select l.lanes from hwqueue.read_limits(p_options -> 'limits',
+      hwqueue.limits_of(p_queue.limits, v_tenant.spec ? 'slots'), coalesce(p_options ->> 'tenant', '')) l);
   end if;
   if p_options ?| hwqueue.spawn_options() then
     return hwqueue.read_spawn(1, hwqueue.new_id(), v_class_id, p_task, hwqueue.check_payload(
-      coalesce(p_params, '{}'), 'params', p_queue.max_params_bytes), p_options, v_lanes, p_now);
+      coalesce(p_params, '{}'), 'params', p_queue.max_params_bytes), p_options, v_place, p_now);
   end if;
   -- with a constant null Postgres drops every part of the expression that reads options
   return hwqueue.read_spawn(1, hwqueue.new_id(), v_class_id, p_task, hwqueue.check_payload(
-    coalesce(p_params, '{}'), 'params', p_queue.max_params_bytes), null, v_lanes, p_now);
+    coalesce(p_params, '{}'), 'params', p_queue.max_params_bytes), null, v_place, p_now);
 end
 $$;
 
@@ -259,11 +291,11 @@ as $$
     'deadline', 'idempotency_key', 'unique', 'headers', 'notify', 'one_of', 'replaces', 'limits']
 $$;
 
--- The options that read_spawn reads: a lease's own, but for its limits, its tenant, and the params blob,
--- which is stored as it was sent.
+-- The options that read_spawn reads: a lease's own, but for its limits, and the params blob, which is stored
+-- as it was sent.
 create or replace function hwqueue.spawn_options() returns text[]
 language sql immutable parallel safe
-as $$ select array_remove(hwqueue.own_options(), 'limits') || array['tenant', 'wire'] $$;
+as $$ select array_remove(hwqueue.own_options(), 'limits') || 'wire'::text $$;
 
 -- Returns the options that make the class, with {"one_of": true} for an alternative of any choice. A value
 -- that is no object stays as it is, so that spawn_class refuses it.

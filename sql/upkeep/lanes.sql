@@ -37,9 +37,11 @@ begin
       select k.lane_id from hwqueue.lane k
       where k.limit_id = v_rule.limit_id and k.lane_id >= v_rule.changed_from
       order by k.lane_id limit p_limit for key share skip locked);  -- so that none is pruned with its note
+    update hwqueue.limit_rule r
+    set changed_from = coalesce(hwqueue.weigh_lanes(v_lanes), v_lanes[p_limit] + 1)
+    where r.limit_id = v_rule.limit_id;
     insert into hwqueue.lane_change (lane_id) select i from unnest(v_lanes) i;
     more := more or cardinality(v_lanes) = p_limit;
-    update hwqueue.limit_rule r set changed_from = v_lanes[p_limit] + 1 where r.limit_id = v_rule.limit_id;
   end loop;
   if exists (select from hwqueue.limit_rule)
     or exists (  -- lanes of queues: leases there may outlive their limits
@@ -144,6 +146,44 @@ begin
     insert into hwqueue.lane_change (lane_id, delta) values (v_old.lane_id, 1);  -- the other one has its slot
     perform hwqueue.pass_on(array[v_next], null, p_now, true);
   end loop;
+end
+$$;
+
+-- Counts the leases that wait and the classes of each tenant, where a tenant has a quota of them, and keeps
+-- that in its row; in the row * of those without a row that have all they may. Tells of counts that were too
+-- old for spawns to go by.
+-- Locks: rows of tenants, skip locked. Idempotent.
+create or replace function hwqueue.count_usage(p_now timestamptz) returns void
+language plpgsql volatile
+  set enable_seqscan = on set enable_hashjoin = on set plan_cache_mode = force_custom_plan
+as $$
+declare
+  v_names text[] := array(
+    select t.name from hwqueue.tenant t where t.spec ?| array['pending', 'classes']
+    order by t.name for no key update skip locked);
+begin
+  if v_names = '{}' then
+    return;
+  end if;
+  perform hwqueue.note_event('usage_stale', format('quotas of tenant %s were not kept', t.name),
+    jsonb_build_object('name', t.name, 'counted_at', t.counted_at))
+  from hwqueue.tenant t where t.name = any (v_names) and t.counted_at < p_now - interval '10 seconds';
+  update hwqueue.tenant t
+  set counted_at = p_now, usage = coalesce((
+    select jsonb_object_agg(u.tenant, jsonb_build_object('pending', u.pending, 'classes', u.classes))
+    from (
+      select c.tenant, coalesce(sum(w.pending), 0) as pending, count(*) as classes
+      from hwqueue.placement_class c
+      left join (
+        select e.class_id, count(*) as pending
+        from (select r.class_id from hwqueue.ready r union all select s.class_id from hwqueue.scheduled s) e
+        group by 1) w on w.class_id = c.class_id
+      where c.retired_at is null and c.tenant <> ''
+      group by 1) u
+    where case t.name when '*' then not exists (select from hwqueue.tenant x where x.name = u.tenant)
+        and (u.pending >= (t.spec -> 'pending')::bigint or u.classes >= (t.spec -> 'classes')::bigint)
+      else u.tenant = t.name end), '{}')
+  where t.name = any (v_names);
 end
 $$;
 

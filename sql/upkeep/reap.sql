@@ -45,6 +45,8 @@ begin
       v_from.estimated_at := p_now;
       v_from.watched_class := hwqueue.watch_classes(v_from.watched_class, p_most, v_found.look, p_now);
     end if;
+  when 'usage' then
+    perform hwqueue.count_usage(p_now);
   when 'terms' then
     perform hwqueue.publish_terms(least(p_most, 100), true, p_now);
   when 'due' then
@@ -378,8 +380,8 @@ begin
       join hwqueue.claim c on c.node_id = n.node_id and c.stop_requested_at is null
       join hwqueue.placement_class k on k.class_id = c.class_id
       where (n.taints || n.operator_taints) @> '[{"effect": "no_execute"}]' and n.deregistered_at is null
-        and (hwqueue.first_stop_at(n.taints || n.operator_taints, k.tolerate, c.claimed_at)).stop_at
-          is not null
+        and (hwqueue.first_stop_at(hwqueue.taints_for(n.taints || n.operator_taints, k.tenant), k.tolerate,
+          c.claimed_at)).stop_at is not null
       limit p_limit for no key update of s skip locked
     )
     select d.node_id, array_agg(d.lease_id) as leases, (select count(*) from beside b) >= p_limit as are_many

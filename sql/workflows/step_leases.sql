@@ -24,7 +24,7 @@ as $$
     hwqueue.start_time(p_run, p_now)
       + coalesce(hwqueue.json_interval(p_options -> 'delay', 'options.delay'), '0'), null, null, true,
     null, null, null, p_run.run_id, p_step, null, null, null, null, p_run.tenant, null,
-    hwqueue.tenant_tier(p_run.tenant))::hwqueue.spawn_request
+    coalesce((hwqueue.find_tenant(p_run.tenant)).tier, 0))::hwqueue.spawn_request
 $$;
 
 -- Returns a header that names the spans of the attempts that ended the parents of a step, 32 at most, of its
@@ -83,6 +83,7 @@ declare
   v_found record;
   v_one hwqueue.spawn_request;
   v_end hwqueue.outcome;
+  v_limits text[];
   v_lanes hwqueue.lane_ref[];
 begin
   if p_known <> '{}' then
@@ -126,8 +127,10 @@ begin
     end loop;
   end if;
   if v_fresh <> '{}' then
-    if p_queue.limits <> '{}' and v_fresh[1].team_id is null then
-      v_lanes := (select l.lanes from hwqueue.read_limits(null, p_queue.limits, v_fresh[1].tenant) l);
+    v_limits := hwqueue.limits_of(p_queue.limits,
+      (hwqueue.find_tenant(v_fresh[1].tenant)).spec ? 'slots');
+    if v_limits <> '{}' and v_fresh[1].team_id is null then
+      v_lanes := (select l.lanes from hwqueue.read_limits(null, v_limits, v_fresh[1].tenant) l);
       for v_index in 1 .. cardinality(v_fresh) loop
         v_fresh[v_index].lanes := v_lanes;
       end loop;

@@ -136,6 +136,7 @@ begin
       'UTF8')), null) end;
   created := run_id = v_run.run_id;
   if created then
+    perform hwqueue.admit_tenant(v_run.tenant, null, p_now);
     perform hwqueue.begin_run(p_workflow, v_run, coalesce(nullif(p_options -> 'steps', 'null'), '{}'), p_now);
   end if;
   state := (select r.state from hwqueue.run r where r.run_id = write_run.run_id);
