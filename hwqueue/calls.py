@@ -95,7 +95,7 @@ _TYPES: Mapping[str, str] = {
     for sql_type, names in {
         "text": "queue task version workflow after step state reason name key running signal near effect "
         "domain instance_id login role tenant url kind order label holder part place origin problem",
-        "text[]": "queues steps workflows states tasks rights",
+        "text[]": "queues steps workflows states tasks rights tenants",
         "jsonb": "policy defaults spec input options runs filter changes result payload params leases "
         "cursor members claims settle error reports items logs placement taint nodes prices "
         "places room schedules",
@@ -104,7 +104,7 @@ _TYPES: Mapping[str, str] = {
         "integer": "limit attempt qty skip days most minutes",
         "bigint": "token epoch class round revision",
         "bigint[]": "completed_tokens tokens",
-        "boolean": "force forces last notify retry any_instance dry_run are_all",
+        "boolean": "force forces last notify retry any_instance dry_run are_all stop",
         "interval": "extend claim_timeout delay deadline expires_after keep timeout unless_within ttl hold "
         "retry_after",
         "timestamp with time zone": "retry_at until expires_at",
@@ -269,6 +269,7 @@ SET_NODE_EXPIRY = _call("set_node_expiry(after interval)", timedelta)
 NODE_WAKE_PAYLOAD = _call("node_wake_payload(node)", str)
 TAINT_NODE = _call("taint_node(node, taint)")
 UNTAINT_NODE = _call("untaint_node(node, key, [effect])", int)
+SET_NODE_TENANTS = _call("set_node_tenants(node, tenants, [stop])")
 ATTEST_NODE = _call("attest_node(node, domain, [expires_at, any_instance, expires_after])")
 REVOKE_ATTESTATION = _call("revoke_attestation(node, domain)", bool)
 CONFIRM_NODE = _call("confirm_node(node, [instance_id])", int)

@@ -208,6 +208,18 @@ def untaint(
     say(ctx, f"took {plural(gone, 'taint')} off {node}")
 
 
+@app.command("hwqueue node reserve gpu-box-1 film lab")
+def reserve(
+    ctx: typer.Context,
+    node: NodeName,
+    tenants: Annotated[list[str] | None, Argument(help="Any of them; none: for all.")] = None,
+    stop: Annotated[bool, Option("--stop", help="Ask leases of others that run there to stop.")] = False,
+) -> None:
+    """Say for which tenants a node is, instead of those before."""
+    _call(ctx, node, Client.set_node_tenants, tenants or [], stop=stop)
+    say(ctx, f"{node} is for {', '.join(tenants) if tenants else 'all tenants'}")
+
+
 @app.command("hwqueue node attest gpu-box-1 acme.prod --expires-at 2030-01-31T17:00:00Z")
 def attest(
     ctx: typer.Context,

@@ -1,6 +1,6 @@
-"""hwqueue tenant: whose leases run first, and which logins call for them."""
+"""hwqueue tenant: whose leases run first, how much of what a tenant may have, and which logins call for it."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
@@ -12,24 +12,32 @@ from hwqueue.cli.tables import row_of
 from hwqueue.client import Client
 from hwqueue.types import Tenant
 
-app = Commands("Whose leases run first, and which logins call for them.")
+app = Commands("Whose leases run first, how much of what a tenant may have, and which logins call for it.")
 
 Name = Annotated[str, Argument(help="Name of the tenant; *: all without a row.")]
 Login = Annotated[str, Argument(help="A login of the database, with the role hwqueue_tenants.")]
 
 
-@app.command("hwqueue tenant set lab --tier scavenger")
+@app.command("hwqueue tenant set lab --tier scavenger --slots 40 --pending none")
 def set_(
     ctx: typer.Context,
     name: Name,
     *,
     tier: Annotated[
-        Literal["guaranteed", "best_effort", "scavenger"],
+        Literal["guaranteed", "best_effort", "scavenger"] | None,
         Option(help="Of the leases that it spawns from now on; an earlier tier runs first."),
-    ],
+    ] = None,
+    weight: Annotated[str | None, Option(help="Its share in fair limits by tenant.")] = None,
+    slots: Annotated[str | None, Option(help="How many of its leases may run at once.")] = None,
+    pending: Annotated[str | None, Option(help="How many of its leases may wait.")] = None,
+    classes: Annotated[str | None, Option(help="How many placement classes it may have.")] = None,
 ) -> None:
-    """Change what a tenant may have."""
-    show_one(ctx, {"name": name, **ask(ctx, Client.set_tenant, name, {"tier": tier})})
+    """Change what a tenant may have; "none" takes a number away."""
+    numbers = {"weight": weight, "slots": slots, "pending": pending, "classes": classes}
+    changes: dict[str, Any] = {key: _number(text, key) for key, text in numbers.items() if text is not None}
+    if tier is not None:
+        changes["tier"] = tier
+    show_one(ctx, {"name": name, **ask(ctx, Client.set_tenant, name, changes)})
 
 
 @app.command("hwqueue tenant list --json")
@@ -87,9 +95,28 @@ def revoke(ctx: typer.Context, login: Login, name: Name) -> None:
         raise typer.Exit(ExitCode.NOT_FOUND)
 
 
-_row = row_of(Tenant, "name tier created_at logins")
+def _number(text: str, key: str) -> Any:
+    if text == "none":
+        return None
+    try:
+        return float(text) if key == "weight" else int(text)
+    except ValueError:
+        raise typer.BadParameter("give a number, or none", param_hint=f"--{key}") from None
+
+
+def _quotas(tenant: Tenant) -> str:
+    return ", ".join(f"{key} {value}" for key, value in tenant.spec.items() if key != "tier")
+
+
+_row = row_of(Tenant, "name tier quotas created_at logins", quotas=_quotas)
 
 
 def _facts(tenant: Tenant) -> dict[str, object]:
     logins = [{"login": login, "rights": list(rights)} for login, rights in tenant.logins.items()]
-    return {"name": tenant.name, "tier": tenant.tier, "created_at": tenant.created_at, "logins": logins}
+    return {
+        "name": tenant.name,
+        "tier": tenant.tier,
+        "quotas": _quotas(tenant),
+        "created_at": tenant.created_at,
+        "logins": logins,
+    }

@@ -95,7 +95,7 @@ class NearNode:
 class Help:
     """What would let leases of the class run.
 
-    action: resume, register, revive, uncordon, serve, tolerate, attest, resize, isolate, relax,
+    action: resume, register, revive, uncordon, serve, tolerate, admit, attest, resize, isolate, relax,
     add_node, wait or correct (a name that no live node has). nodes: how many it opens. leases:
     how many of the class wait, counted to 10,001. samples: names of nodes. lease_id: for
     `wait`, the lease whose end it is.

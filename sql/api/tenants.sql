@@ -123,8 +123,8 @@ begin
 end
 $$;
 
--- Returns the tenants that have a row or a login, by name, or the one that p_name names. All but the name and
--- the logins are null without a row. usage: {name: {"pending", "classes"}}, of one with such a quota what it
+-- Returns the tenants that have a row or a login, by name, or the one that p_name names. Without a row
+-- there are no more than its logins. usage: {name: {"pending", "classes"}}, of one with such a quota what it
 -- had at counted_at; of '*' of those without a row that have all they may. logins: {"login": [its rights]}.
 -- p_after: the last name of the page before.
 -- Raises: QHA01, QHA03.
@@ -136,7 +136,8 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
   select hwqueue.require_all_tenants(),
     hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_after');
-  select n.name, t.spec ->> 'tier', t.created_at, t.spec, t.usage, t.counted_at, (
+  select n.name, t.spec ->> 'tier', t.created_at, coalesce(t.spec, '{}'), coalesce(t.usage, '{}'),
+         t.counted_at, (
       select coalesce(jsonb_object_agg(l.login, l.rights), '{}')
       from hwqueue.tenant_login l where l.tenant = n.name)
   from (select x.name from hwqueue.tenant x union select y.tenant from hwqueue.tenant_login y) n

@@ -230,6 +230,21 @@ class AsyncNodes(AsyncPart):
         """
         return await self._value(calls.UNTAINT_NODE, p_node=node_id, p_key=key, p_effect=effect)
 
+    async def set_node_tenants(
+        self, node_id: UUID | str, tenants: Sequence[str], *, stop: bool = False
+    ) -> None:
+        """Say for which tenants the node is, any of them, instead of those before.
+
+        Args:
+            tenants: None of them: it is for all. Leases of others, and of no tenant, are not
+                claimed there any more.
+            stop: Those that run there are asked to stop, too.
+
+        Raises: NodeUnknown, BadArgument.
+        SQL: set_node_tenants. Safe inside your transaction: no, it locks the node until the end.
+        """
+        await self._call(calls.SET_NODE_TENANTS, p_node=node_id, p_tenants=list(tenants), p_stop=stop)
+
     async def attest_node(
         self,
         node_id: UUID | str,

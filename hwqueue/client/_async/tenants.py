@@ -11,7 +11,7 @@ from hwqueue.client._json import plain
 
 
 class AsyncTenants(AsyncPart):
-    """Say whose leases run first, and which logins call for them."""
+    """Say whose leases run first, how much of what a tenant may have, and which logins call for it."""
 
     async def set_tenant(self, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Change what a tenant may have; None resets a key. For admins.
@@ -19,7 +19,9 @@ class AsyncTenants(AsyncPart):
         Args:
             name: `*`: all tenants without a row. Leases of no tenant are guaranteed.
             changes: `tier`: `guaranteed`, before `best_effort`, before `scavenger`; of the leases
-                that it spawns from now on.
+                that it spawns from now on. `weight`: its share in fair limits by tenant. `slots`: how
+                many of its leases may run at once. `pending`, `classes`: how many may wait, and how
+                many placement classes it may have; a spawn of more raises QuotaExceeded.
 
         Returns: The whole specification.
         Raises: BadArgument.

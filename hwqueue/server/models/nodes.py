@@ -79,6 +79,15 @@ class UntaintRequest(Request):
     effect: Effect | None = Field(default=None, description="null: of every effect.")
 
 
+class NodeTenantsRequest(Request):
+    """For which tenants a node is, any of them; none: for all."""
+
+    model_config = example(tenants=["film"], stop=False)
+
+    tenants: Annotated[list[Tenant], Field(max_length=100)]
+    stop: bool = Field(default=False, description="Ask leases of others that run there to stop.")
+
+
 class Untainted(Answer):
     """How many taints there were."""
 

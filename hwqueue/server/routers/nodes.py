@@ -89,6 +89,14 @@ async def untaint_node(node_id: Id, body: models.UntaintRequest, caller: Operato
     return models.Untainted(removed=removed)
 
 
+@router.put("/{node_id:uuid}/tenants", response_model=models.NodeOut, responses=NO_NODE)
+async def set_node_tenants(node_id: Id, body: models.NodeTenantsRequest, caller: Operator) -> Any:
+    """Say for which tenants it is, any of them, instead of those before."""
+    async with caller.call() as client:
+        await client.set_node_tenants(node_id, body.tenants, stop=body.stop)
+        return await _find(client, node_id, caller)
+
+
 @router.post("/{node_id:uuid}/hand-over", response_model=models.NodeOut, responses=NO_NODE)
 async def hand_over_node(node_id: Id, body: models.HandOverRequest, caller: Operator) -> Any:
     """Give it and its claims to another login; its attestations are suspended."""
