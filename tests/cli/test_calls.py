@@ -85,8 +85,12 @@ service set {other} --away-from-none
   set_service_policy {"policy": {"anti_affinity_services": []}}
 service show {other}
   service_policy {}
+node reserve {node} film lab --stop
+  set_node_tenants {"tenants": ["film", "lab"], "stop": true}
 tenant set film --tier scavenger
   set_tenant {"name": "film", "changes": {"tier": "scavenger"}}
+tenant set film --slots 40 --pending none --weight 0.5
+  set_tenant {"name": "film", "changes": {"weight": 0.5, "slots": 40, "pending": null}}
 tenant list --after a --limit 5
   list_tenants {"after": "a", "limit": 5}
 tenant show film

@@ -121,6 +121,7 @@ RARE = {
     "drain_node",
     "hand_over_node",
     "revoke_attestation",
+    "set_node_tenants",
     "set_service_policy",
     "taint_node",
     "untaint_node",

@@ -13,6 +13,7 @@ from tests.races.cluster import QUEUE, Node, register
 from tests.races.interleave import TIMEOUT, Actors
 
 IN_LANE = {"limits": ["slots"]}
+LAB = {"tenant": "lab"}
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +30,12 @@ def claimed(direct: Direct, node: Node, qty: int = 10) -> list[Row]:
     """What a claim of a session that has not looked yet gets."""
     direct.conn.execute("select set_config('hwqueue.recent_due_scan', '', false)")
     return direct.claim(QUEUE, *node, qty)
+
+
+def claimed_in_both(direct: Direct, node: Node) -> list[Row]:
+    """The same, in two queues."""
+    direct.conn.execute("select set_config('hwqueue.recent_due_scan', '', false)")
+    return direct.claim_any([QUEUE, "second"], *node, 2)
 
 
 def complete(direct: Direct, claim: Row) -> str:
@@ -247,3 +254,40 @@ def test_a_lane_that_reap_notes_is_not_pruned(
     upkeep.commit()
     direct.reap()
     assert direct.conn.execute("select from hwqueue.lane_change").fetchall() == []
+
+
+def test_sixteen_sessions_claim_for_one_tenant(direct: Direct, actor: Actors) -> None:
+    """Never more than its slots in two queues, whoever is undone or killed, and while these change."""
+    direct.rows("create_queue", queue="second")
+    direct.rows("set_tenant", name="lab", changes={"slots": 1})
+    spawned = [row["lease_id"] for name in (QUEUE, "second") for row in direct.spawn_many(name, [LAB] * 30)]
+    sessions = [(actor(), register(direct, number)) for number in range(16)]
+    done: list[UUID] = []
+    running: list[Row] = []
+    for turn in range(100):
+        slots = 1 + turn % 5
+        passed = sum(row["used"] for row in direct.rows("limit_lanes", name="tenant slots"))
+        direct.rows("set_tenant", name="lab", changes={"slots": slots})
+        calls = [session.begin().start(partial(claimed_in_both, node=node)) for session, node in sessions]
+        answers = [call.result(TIMEOUT) for call in calls]
+        for number, claims in enumerate(answers):
+            session, node = sessions[number]
+            if number == turn % 16:
+                pid = session.conn.info.backend_pid
+                direct.conn.execute("select pg_terminate_backend(%s, 15000)", [pid])
+                session.conn.close()
+                sessions[number] = actor(), node
+            else:
+                commits = (number + turn) % 3 > 0
+                session.end(commits)
+                running += claims if commits else []
+        [(count,)] = direct.conn.execute("select count(*) from hwqueue.claim").fetchall()
+        assert count == len(running) <= max(slots, passed)  # what was let through stays
+        for claim in running:
+            complete(direct, claim)
+            done.append(claim["lease_id"])
+        running = []
+        if len(done) == len(spawned):
+            break
+    assert sorted(done) == sorted(spawned)
+    assert direct.rows("verify_invariants") == []

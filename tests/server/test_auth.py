@@ -97,6 +97,7 @@ OF_ALL_TENANTS: dict[str, set[str]] = {
     "POST /nodes/{node_id:uuid}/deregister": OPERATING,
     "POST /nodes/{node_id:uuid}/taint": OPERATING,
     "POST /nodes/{node_id:uuid}/untaint": OPERATING,
+    "PUT /nodes/{node_id:uuid}/tenants": OPERATING,
     "POST /nodes/{node_id:uuid}/hand-over": OPERATING,
     "POST /match": EVERYBODY,
     "GET /leases/{lease_id:uuid}/explanation": EVERYBODY,

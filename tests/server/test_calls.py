@@ -123,6 +123,7 @@ CALLS: list[tuple[Any, ...]] = [
     ("deregister_node", "POST /nodes/{node}/deregister", {}),
     ("taint_node", "POST /nodes/{node}/taint", TAINT),
     ("untaint_node", "POST /nodes/{node}/untaint", {"key": "broken", "effect": "no_schedule"}),
+    ("set_node_tenants", "PUT /nodes/{node}/tenants", {"tenants": ["film"], "stop": True}),
     ("hand_over_node", "POST /nodes/{node}/hand-over", {"login": "hwqueue_worker"}),
     ("match_page", "POST /match", OURS | {"placement": PLACE, "skip": 1, "limit": 5}),
     ("what_if", "POST /what-if", {"nodes": [{"labels": {"gpu": True}, "count": 2}]}),

@@ -52,6 +52,7 @@ BODIES: dict[str, Any] = {
     },
     "/api/v1/nodes/{node_id}/taint": {"key": "k", "effect": "no_schedule"},
     "/api/v1/nodes/{node_id}/untaint": {"key": "k"},
+    "/api/v1/nodes/{node_id}/tenants": {"tenants": ["film"]},
     "/api/v1/nodes/{node_id}/hand-over": {"login": "hwqueue_worker"},
     "/api/v1/leases/{lease_id}": {"priority": 2},
     "/api/v1/workflows": {"name": "flow", "steps": [{"name": "a", "task": "t"}]},

@@ -225,6 +225,7 @@ CASES: dict[str, Case] = {
     "node_untainted": after(
         a_node, *TAINT, *twice("untaint_node", key="k"), detail={"key": "k", "effect": None}
     ),
+    "node_reserved": after(a_node, *twice("set_node_tenants", tenants=["film"])),
     "node_attested": after(a_node, *ATTEST, detail={"domain": "d", "expires_at": None}),
     "node_attestation_revoked": after(a_node, *ATTEST, *twice("revoke_attestation", domain="d")),
     "lease_cancelled": after(
@@ -424,6 +425,17 @@ def _(stage: Stage) -> Row:
     hook = a_webhook(stage).named
     stage.api.rows("rotate_webhook", **hook)
     return {"message": f"webhook {hook['name']} has another secret"}
+
+
+@tells("usage_stale")
+def _(stage: Stage) -> Row:
+    name = f"told-{uuid4()}"
+    stage.api.rows("set_tenant", name=name, changes={"pending": 9})
+    for wait in (0, 11, 1):
+        stage.clock.advance(timedelta(seconds=wait))
+        stage.api.rows("reap", limit=100_000)
+    stage.api.rows("drop_tenant", name=name)
+    return {"queue": None}
 
 
 @tells("tenant_set")

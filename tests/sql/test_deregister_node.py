@@ -16,6 +16,7 @@ SET_BY_OPERATORS: dict[str, dict[str, Any]] = {
     "cordon_node": {},
     "drain_node": {"deadline": timedelta(0)},
     "taint_node": {"taint": {"key": "k", "effect": "no_schedule"}},
+    "set_node_tenants": {"tenants": ["film"]},
     "attest_node": {"domain": "pci"},
 }
 

@@ -43,8 +43,8 @@ CHAINS = [
 ]
 GONE = {"QHL01", "QHL02", "QHL03", "QHL04", "QHL07", "QHM01", "QHM03", "QHN03", "QHQ01"}
 PLACES = """
-    select split_part(r.name, '-', 2), k.key, k.lane_id, coalesce(k.closed_until > hwqueue.clock(), false),
-           count(*)
+    select regexp_replace(r.name, '^.*-', ''), k.key, k.lane_id,
+           coalesce(k.closed_until > hwqueue.clock(), false), count(*)
     from (select h.lane_id from hwqueue.lease l cross join hwqueue.held_lanes(l.lanes, l.lanes_passed) h
           where not exists (select from hwqueue.outcome o where o.lease_id = l.lease_id)
             and not exists (
@@ -81,6 +81,7 @@ class World:
         for name, spec in LIMITS.items():
             api.rows("create_limit", name=self.limit(name), spec=spec)
         self.allowed = ALLOWED.copy()
+        self.slots: dict[str, int] = {}  # of tenants that have some
         self.through: dict[int, int] = {}  # how many hold a place in each lane
         self.starts: dict[int, list[datetime]] = defaultdict(list)
         self.queues = [
@@ -169,6 +170,7 @@ class World:
     def operate(self) -> None:
         """What operators do: to limits, queues and nodes."""
         acts = [self.resize, self.close, self.pause, self.restart, self.drop_limit, self.drop_queue]
+        acts += [self.change_tenant] * 2
         self.chance.choice([*acts, self.adopt, self.plan])()
 
     def resize(self) -> None:
@@ -176,6 +178,16 @@ class World:
         slots = self.chance.randint(1, 4)
         if self.call("set_limit", name=self.limit(name), changes={"slots": slots}):
             self.allowed[name] = slots
+
+    def change_tenant(self) -> None:
+        """Its slots, which it may have for the first time or once more, or its row."""
+        name, slots = self.chance.choice("ab"), self.chance.choice([None, 1, 2, 3])
+        self.slots.pop(name, None)
+        if slots is None and self.chance.random() < 0.5:
+            self.call("drop_tenant", name=name)
+        else:
+            self.call("set_tenant", name=name, changes={"slots": slots, "weight": self.chance.choice([1, 9])})
+            self.slots |= {name: slots} if slots else {}
 
     def close(self) -> None:
         name = self.chance.choice(list(LIMITS))
@@ -249,6 +261,8 @@ class World:
 
     def most(self, name: str, key: str) -> int:
         """How many may be through in a lane."""
+        if name == "tenant slots":
+            return self.slots.get(key, 10**9)
         return self.allowed[name] // (2 if (name, key) == ("fair", "b") else 1)
 
     def call(self, function: str, **arguments: Any) -> list[Row]:
@@ -278,6 +292,8 @@ class World:
         assert self.api.one(IN_USE) == 0
         for queue in self.queues:
             self.call("drop_queue", queue=queue)
+        for name in "ab":
+            self.call("drop_tenant", name=name)
         for name in LIMITS:
             self.call("drop_limit", name=self.limit(name))
         self.clock.advance(timedelta(hours=3))

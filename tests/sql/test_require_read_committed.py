@@ -45,6 +45,7 @@ REFUSING: dict[str, dict[str, Any]] = {
     "reserve_gang": ROUND | {"gang": ID, "place": ""},
     "reserve_leases": ROUND | PLACES | {"hold": "1 s"},
     "set_prices": ROUND | {"queue": "q", "prices": {}, "ttl": "1 s"},
+    "set_node_tenants": NODE | {"tenants": []},
     "set_service_policy": {"service": ID, "policy": {}},
     "revoke_attestation": NODE | {"domain": "d"},
     "settle_and_claim": EPOCH | {"settle": [], "queues": ["q"]},

@@ -308,7 +308,7 @@ REFUSED = {
     *("create_queue", "set_queue_policy", "drop_queue", "set_event_retention"),
     "set_node_expiry",
     *("cordon_node", "uncordon_node", "drain_node", "deregister_node"),
-    *("taint_node", "untaint_node", "attest_node", "revoke_attestation"),
+    *("taint_node", "untaint_node", "set_node_tenants", "attest_node", "revoke_attestation"),
     *("set_task", "sync_tasks", "list_tasks", "drop_task"),
     *("define_workflow", "get_workflow", "list_workflows", "list_workflow_versions"),
     *("confirm_node", "hand_over_node", "create_token", "list_tokens", "revoke_token"),
