@@ -306,6 +306,8 @@ CREATE TABLE hwqueue.queue (
     everywhere_tenants text[] DEFAULT '{}'::text[] NOT NULL,
     everywhere_limit integer DEFAULT 20 NOT NULL,
     tuning hwqueue.queue_tuning NOT NULL,
+    preempt jsonb,
+    preemptible jsonb,
     limits text[] DEFAULT '{}'::text[] NOT NULL,
     has_lanes boolean DEFAULT false NOT NULL,
     CONSTRAINT queue_ageing_step_check CHECK ((ageing_step >= '00:00:00'::interval)),
@@ -331,6 +333,10 @@ COMMENT ON COLUMN hwqueue.queue.everywhere_tenants IS 'tenants whose callers may
 COMMENT ON COLUMN hwqueue.queue.everywhere_limit IS 'how many everywhere tasks such a tenant has at most';
 
 COMMENT ON COLUMN hwqueue.queue.tuning IS 'the policy for experts';
+
+COMMENT ON COLUMN hwqueue.queue.preempt IS 'how its leases preempt those of later tiers; null: not at all';
+
+COMMENT ON COLUMN hwqueue.queue.preemptible IS 'when its leases may be preempted; null: as by default';
 
 COMMENT ON COLUMN hwqueue.queue.limits IS 'limits of all leases that are spawned into it';
 
@@ -879,6 +885,8 @@ CREATE TABLE hwqueue.node_state (
     has_reserved boolean DEFAULT false NOT NULL,
     expands_until timestamp with time zone,
     recovered_to pg_lsn,
+    token_name text,
+    secret_sha256 bytea,
     CONSTRAINT node_state_check CHECK (((judged_xid IS NULL) = (judged_class IS NULL))),
     CONSTRAINT node_state_node_epoch_check CHECK ((node_epoch > 0))
 )
@@ -913,6 +921,10 @@ COMMENT ON COLUMN hwqueue.node_state.has_reserved IS 'claims of the node may be 
 COMMENT ON COLUMN hwqueue.node_state.expands_until IS 'it has registered: until then only everywhere tasks get its room; null: they have it';
 
 COMMENT ON COLUMN hwqueue.node_state.recovered_to IS 'of the installation, when generation was read';
+
+COMMENT ON COLUMN hwqueue.node_state.token_name IS 'of a worker over HTTP: whose node it is; its login is that of the server';
+
+COMMENT ON COLUMN hwqueue.node_state.secret_sha256 IS 'of the secret that its last registration made';
 
 CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
@@ -988,7 +1000,7 @@ COMMENT ON COLUMN hwqueue.tally.low IS 'of items: while more of them are open, t
 CREATE FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_is_of_items boolean, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_tenant text, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone) RETURNS void
+CREATE FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_for jsonb DEFAULT '{}'::jsonb) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.asks_lock_holders() RETURNS boolean
@@ -1389,6 +1401,9 @@ CREATE FUNCTION hwqueue.book_room(p_node uuid, p_assignment jsonb, p_copies inte
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.booked_on(p_node uuid, p_leases uuid[]) RETURNS jsonb[]
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.bound_tenants() RETURNS text[]
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.broken_checkpoints() RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
@@ -2040,7 +2055,7 @@ CREATE FUNCTION hwqueue.create_schedule(p_name text, p_spec jsonb) RETURNS boole
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text DEFAULT NULL::text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_expires_after interval DEFAULT NULL::interval) RETURNS void
+CREATE FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text DEFAULT NULL::text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_expires_after interval DEFAULT NULL::interval, p_nodes text[] DEFAULT NULL::text[]) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -2278,6 +2293,10 @@ CREATE FUNCTION hwqueue.end_step(p_run uuid, p_step integer, p_verdict hwqueue.s
 CREATE FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang) RETURNS text
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.enter_node(p_token_sha256 bytea, p_node uuid, p_secret_sha256 bytea, p_lease_ids uuid[] DEFAULT '{}'::uuid[], p_are_all boolean DEFAULT false) RETURNS TABLE(node_epoch bigint, others uuid[], unnamed jsonb)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.error_words(p_error jsonb) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE;
 
@@ -2482,6 +2501,9 @@ COMMENT ON COLUMN hwqueue.limit_rule.changed_from IS 'reap has yet to fold the l
 CREATE FUNCTION hwqueue.find_limit(p_name text) RETURNS hwqueue.limit_rule
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.find_preemptors(p_limit integer, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with time zone, p_left_out text[] DEFAULT '{}'::text[]) RETURNS bigint
     LANGUAGE plpgsql;
 
@@ -2540,6 +2562,9 @@ CREATE FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text) RETURNS hwqu
 
 CREATE FUNCTION hwqueue.find_tenant(p_tenant text) RETURNS hwqueue.tenant
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.find_victims(p_lease hwqueue.lease, p_turn integer, p_now timestamp with time zone) RETURNS TABLE(node_id uuid, stops uuid[])
+    LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.webhook (
     name text NOT NULL,
@@ -2610,7 +2635,8 @@ CREATE TABLE hwqueue.replacement (
     old_at timestamp with time zone,
     reason text,
     tries integer DEFAULT 0 NOT NULL,
-    next_try_at timestamp with time zone NOT NULL
+    next_try_at timestamp with time zone NOT NULL,
+    victims uuid[]
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
@@ -2624,13 +2650,18 @@ COMMENT ON COLUMN hwqueue.replacement.old_goes IS 'what becomes of the other one
 
 COMMENT ON COLUMN hwqueue.replacement.is_overlapping IS 'where there is room for both, the other one is asked to stop once this one runs';
 
-COMMENT ON COLUMN hwqueue.replacement.state IS 'waiting; held (the other one waited, and waits on until this one is claimed); stopping (the other one is asked to stop); overlapping (it is asked once this one runs)';
+COMMENT ON COLUMN hwqueue.replacement.state IS 'waiting; held (the other one waited, and waits on until this one is claimed); stopping (the other one is asked to stop); overlapping (it is asked once this one runs); preempting (it seeks victims)';
 
 COMMENT ON COLUMN hwqueue.replacement.old_token IS 'the claim of the other one that is asked to stop';
 
 COMMENT ON COLUMN hwqueue.replacement.old_at IS 'while it is held: since when the other one was claimable';
 
 COMMENT ON COLUMN hwqueue.replacement.reason IS 'why the place could not be taken at the last try';
+
+COMMENT ON COLUMN hwqueue.replacement.victims IS 'the leases that it preempts; null: it replaces another one, or seeks them';
+
+CREATE FUNCTION hwqueue.finish_preemption(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone) RETURNS text
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.finish_replacement(p_row hwqueue.replacement, p_has_run boolean, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
@@ -2844,6 +2875,10 @@ CREATE FUNCTION hwqueue.gpu_shortage(p_gpu_count integer, p_gpu_milli integer, p
 CREATE FUNCTION hwqueue.grant_entries(p_request hwqueue.claim_request, p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_generation bigint, p_assignment jsonb) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.grant_tenant(p_login text, p_tenant text, p_rights text[] DEFAULT '{read}'::text[]) RETURNS text[]
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.hand_over(p_lanes bigint[], p_now timestamp with time zone, p_folds boolean) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -3007,6 +3042,9 @@ CREATE FUNCTION hwqueue.is_awaited(p_run hwqueue.run) RETURNS boolean
 
 CREATE FUNCTION hwqueue.is_binding(p_value jsonb) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.is_bound() RETURNS boolean
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_fleet, p_open bit varying) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3322,6 +3360,9 @@ CREATE FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail js
 CREATE FUNCTION hwqueue.leave_lanes(p_leases uuid[]) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.leaving_claims(p_node uuid) RETURNS uuid[]
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.left_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[], p_without uuid[]) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
 
@@ -3409,11 +3450,11 @@ CREATE FUNCTION hwqueue.list_tasks() RETURNS TABLE(task text, defaults jsonb, se
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.list_tenants(p_after text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_name text DEFAULT NULL::text) RETURNS TABLE(name text, tier text, created_at timestamp with time zone, spec jsonb, usage jsonb, counted_at timestamp with time zone)
+CREATE FUNCTION hwqueue.list_tenants(p_after text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_name text DEFAULT NULL::text) RETURNS TABLE(name text, tier text, created_at timestamp with time zone, spec jsonb, usage jsonb, counted_at timestamp with time zone, logins jsonb)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.list_tokens() RETURNS TABLE(name text, role text, tenant text, created_at timestamp with time zone, created_by text, expires_at timestamp with time zone, used_at timestamp with time zone, revoked_at timestamp with time zone, revoked_by text, created_login text, revoked_login text)
+CREATE FUNCTION hwqueue.list_tokens() RETURNS TABLE(name text, role text, tenant text, created_at timestamp with time zone, created_by text, expires_at timestamp with time zone, used_at timestamp with time zone, revoked_at timestamp with time zone, revoked_by text, created_login text, revoked_login text, nodes text[])
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -3643,7 +3684,7 @@ CREATE FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affin
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.my_tenants() RETURNS text[]
-    LANGUAGE sql STABLE PARALLEL SAFE;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.named_steps(p_run hwqueue.run, p_names jsonb, p_field text) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
@@ -4099,6 +4140,16 @@ CREATE FUNCTION hwqueue.prefer_own_node(p_lease uuid, p_node uuid) RETURNS void
 CREATE FUNCTION hwqueue.present(p_key text, p_value jsonb) RETURNS jsonb
     LANGUAGE sql STABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.preview_preemption(p_lease uuid) RETURNS TABLE(node_id uuid, node text, victims jsonb, reason text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
+
 CREATE FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb DEFAULT '{}'::jsonb) RETURNS TABLE(step_no integer, step text, state text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -4459,6 +4510,10 @@ CREATE FUNCTION hwqueue.refuse_workflow(p_name text, p_version integer) RETURNS 
 CREATE FUNCTION hwqueue.regain_keys(p_leases uuid[], p_waits boolean, p_now timestamp with time zone) RETURNS TABLE(lease_id uuid, holder uuid, key text)
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.register_bound_node(p_token_sha256 bytea, p_node uuid, p_spec jsonb, p_secret_sha256 bytea) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4544,6 +4599,9 @@ CREATE FUNCTION hwqueue.require_claim(p_lease uuid, p_token bigint) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.require_read_committed() RETURNS void
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.require_right(p_right text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.requirement_text(p_expr jsonb) RETURNS text
@@ -4656,6 +4714,10 @@ CREATE FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb DEFAULT '
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.revoke_tenant(p_login text, p_tenant text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -5061,7 +5123,7 @@ CREATE FUNCTION hwqueue.stop_verdict(p_reason text) RETURNS text
 CREATE FUNCTION hwqueue.stop_webhook(p_webhook hwqueue.webhook, p_reason text) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.stoppable_claims(p_node_ids uuid[]) RETURNS uuid[]
+CREATE FUNCTION hwqueue.stoppable_claims(p_node_ids uuid[], p_tier smallint, p_now timestamp with time zone) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_expired boolean, p_dead uuid[], p_now timestamp with time zone) RETURNS jsonb
@@ -5352,6 +5414,9 @@ CREATE FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time 
 CREATE FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) RETURNS hwqueue.everywhere_node
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.try_preemption(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone) RETURNS text
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
@@ -5548,11 +5613,44 @@ CREATE FUNCTION hwqueue.wire_placement(p_intent jsonb) RETURNS jsonb
 CREATE FUNCTION hwqueue.with_defaults(p_options jsonb, p_defaults jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.with_tenant(p_defaults jsonb) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.without_nulls(p_object jsonb) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
+
+CREATE TABLE hwqueue.api_token (
+    name text NOT NULL,
+    secret_sha256 bytea NOT NULL,
+    role text NOT NULL,
+    tenant text,
+    created_at timestamp with time zone NOT NULL,
+    created_by text NOT NULL,
+    expires_at timestamp with time zone,
+    used_at timestamp with time zone,
+    revoked_at timestamp with time zone,
+    revoked_by text,
+    created_login text,
+    revoked_login text,
+    nodes text[],
+    CONSTRAINT api_token_check CHECK (((role = 'worker'::text) = (nodes IS NOT NULL))),
+    CONSTRAINT api_token_role_check CHECK ((role = ANY (ARRAY['producer'::text, 'viewer'::text, 'operator'::text, 'admin'::text, 'worker'::text]))),
+    CONSTRAINT api_token_secret_sha256_check CHECK ((octet_length(secret_sha256) = 32))
+);
+
+COMMENT ON TABLE hwqueue.api_token IS 'who may call the HTTP API; of a secret only the sha256 is stored';
+
+COMMENT ON COLUMN hwqueue.api_token.used_at IS 'to the hour: a row that is updated at every request would be read ever slower';
+
+COMMENT ON COLUMN hwqueue.api_token.created_login IS 'session_user, beside what the caller said (created_by)';
+
+COMMENT ON COLUMN hwqueue.api_token.nodes IS 'of role worker: names of the nodes that it may register, or how they begin (edge-*)';
+
+CREATE FUNCTION hwqueue.worker_token(p_secret_sha256 bytea) RETURNS hwqueue.api_token
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.worth_gain(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom, p_worth double precision[]) RETURNS double precision
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
@@ -5618,29 +5716,6 @@ ALTER TABLE hwqueue.affinity_term ALTER COLUMN term_id ADD GENERATED ALWAYS AS I
 CREATE TABLE hwqueue.alembic_version (
     version_num character varying(32) NOT NULL
 );
-
-CREATE TABLE hwqueue.api_token (
-    name text NOT NULL,
-    secret_sha256 bytea NOT NULL,
-    role text NOT NULL,
-    tenant text,
-    created_at timestamp with time zone NOT NULL,
-    created_by text NOT NULL,
-    expires_at timestamp with time zone,
-    used_at timestamp with time zone,
-    revoked_at timestamp with time zone,
-    revoked_by text,
-    created_login text,
-    revoked_login text,
-    CONSTRAINT api_token_role_check CHECK ((role = ANY (ARRAY['producer'::text, 'viewer'::text, 'operator'::text, 'admin'::text]))),
-    CONSTRAINT api_token_secret_sha256_check CHECK ((octet_length(secret_sha256) = 32))
-);
-
-COMMENT ON TABLE hwqueue.api_token IS 'who may call the HTTP API; of a secret only the sha256 is stored';
-
-COMMENT ON COLUMN hwqueue.api_token.used_at IS 'to the hour: a row that is updated at every request would be read ever slower';
-
-COMMENT ON COLUMN hwqueue.api_token.created_login IS 'session_user, beside what the caller said (created_by)';
 
 CREATE TABLE hwqueue.arrival (
     arrival_id bigint NOT NULL,
@@ -6074,9 +6149,11 @@ CREATE VIEW hwqueue.lease_history AS
     h.detail
    FROM (hwqueue.lease l
      CROSS JOIN LATERAL hwqueue.lease_history(l.lease_id) h(lease_id, ordinal, at, event, attempt, claim_token, node_id, node_name, lasted, detail))
-  WHERE ((COALESCE(current_setting('hwqueue.tenant'::text, true), ''::text) = ''::text) OR (EXISTS ( SELECT
+  WHERE ((NOT (EXISTS ( SELECT
+           FROM pg_namespace n
+          WHERE ((n.nspname = 'hwqueue'::name) AND pg_has_role(SESSION_USER, (to_regrole('hwqueue_tenants'::text))::oid, 'member'::text) AND (NOT pg_has_role(SESSION_USER, n.nspowner, 'member'::text)))))) AND ((COALESCE(current_setting('hwqueue.tenant'::text, true), ''::text) = ''::text) OR (EXISTS ( SELECT
            FROM hwqueue.placement_class c
-          WHERE ((c.class_id = l.class_id) AND (c.tenant = current_setting('hwqueue.tenant'::text, true))))));
+          WHERE ((c.class_id = l.class_id) AND (c.tenant = current_setting('hwqueue.tenant'::text, true)))))));
 
 CREATE TABLE hwqueue.lease_signal (
     lease_id uuid NOT NULL,
@@ -6606,6 +6683,19 @@ ALTER TABLE hwqueue.team_change ALTER COLUMN change_id ADD GENERATED ALWAYS AS I
     CACHE 1
 );
 
+CREATE TABLE hwqueue.tenant_login (
+    login text NOT NULL,
+    tenant text NOT NULL,
+    rights text[] NOT NULL,
+    granted_at timestamp with time zone NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.tenant_login IS 'for which tenants a bound login, a member of hwqueue_tenants, calls; read by no other login';
+
+COMMENT ON COLUMN hwqueue.tenant_login.login IS 'a name, so that a dump and a restore keep it';
+
+COMMENT ON COLUMN hwqueue.tenant_login.rights IS 'read, and of spawn and operate what was granted';
+
 CREATE TABLE hwqueue.tenant_work (
     tenant text NOT NULL,
     steps bigint NOT NULL,
@@ -6940,6 +7030,9 @@ ALTER TABLE ONLY hwqueue.task
 
 ALTER TABLE ONLY hwqueue.team_change
     ADD CONSTRAINT team_change_pkey PRIMARY KEY (kind, change_id);
+
+ALTER TABLE ONLY hwqueue.tenant_login
+    ADD CONSTRAINT tenant_login_pkey PRIMARY KEY (login, tenant);
 
 ALTER TABLE ONLY hwqueue.tenant
     ADD CONSTRAINT tenant_pkey PRIMARY KEY (name);
@@ -7330,6 +7423,8 @@ CREATE INDEX profile_judged_as ON hwqueue.profile USING btree (judged_as) WHERE 
 
 CREATE UNIQUE INDEX queue_name ON hwqueue.queue USING btree (name) WHERE (dropped_at IS NULL);
 
+CREATE INDEX queue_preempt ON hwqueue.queue USING btree (queue_id) WHERE (preempt IS NOT NULL);
+
 CREATE UNIQUE INDEX ready_class ON hwqueue.ready USING btree (class_id, tier, rank, "position");
 
 CREATE INDEX ready_deadline ON hwqueue.ready USING btree (GREATEST(deadline, eligible_at)) WHERE (deadline IS NOT NULL);
@@ -7635,6 +7730,7 @@ GRANT USAGE ON SCHEMA hwqueue TO hwqueue_worker;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_planner;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_operator;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_admin;
+GRANT USAGE ON SCHEMA hwqueue TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -7711,7 +7807,7 @@ REVOKE ALL ON FUNCTION hwqueue.are_own_tenants(p_tenants jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_is_of_items boolean, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_tenant text, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_for jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.asks_lock_holders() FROM PUBLIC;
 
@@ -7739,6 +7835,7 @@ REVOKE ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean
 GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.await_node(p_node uuid) FROM PUBLIC;
 
@@ -7786,6 +7883,8 @@ REVOKE ALL ON FUNCTION hwqueue.book_room(p_node uuid, p_assignment jsonb, p_copi
 
 REVOKE ALL ON FUNCTION hwqueue.booked_on(p_node uuid, p_leases uuid[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.bound_tenants() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.broken_checkpoints() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_joins() FROM PUBLIC;
@@ -7820,15 +7919,18 @@ REVOKE ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) FROM PUBL
 GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text) FROM PUBLIC;
 
@@ -7838,6 +7940,7 @@ REVOKE ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) FR
 GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.capacity_failures(p_class hwqueue.placement_class, p_nodes uuid[]) FROM PUBLIC;
 
@@ -7919,6 +8022,7 @@ REVOKE ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) FRO
 GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.checked_extend(p_extend interval, p_field text) FROM PUBLIC;
 
@@ -8052,6 +8156,7 @@ REVOKE ALL ON FUNCTION hwqueue.count_fit(p_fit hwqueue.class_fleet, p_snapshot h
 REVOKE ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.count_members(p_gang hwqueue.gang, OUT waiting integer, OUT reserved integer, OUT running integer, OUT failed integer, OUT cancelled integer, OUT next_state text) FROM PUBLIC;
 
@@ -8088,8 +8193,8 @@ GRANT ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb) TO hwqu
 REVOKE ALL ON FUNCTION hwqueue.create_schedule(p_name text, p_spec jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.create_schedule(p_name text, p_spec jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_expires_after interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_expires_after interval) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_expires_after interval, p_nodes text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_expires_after interval, p_nodes text[]) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.current_actor() FROM PUBLIC;
 
@@ -8114,6 +8219,7 @@ REVOKE ALL ON FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit inte
 REVOKE ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_is_short boolean) FROM PUBLIC;
 
@@ -8206,6 +8312,10 @@ REVOKE ALL ON FUNCTION hwqueue.end_step(p_run uuid, p_step integer, p_verdict hw
 
 REVOKE ALL ON FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.enter_node(p_token_sha256 bytea, p_node uuid, p_secret_sha256 bytea, p_lease_ids uuid[], p_are_all boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.enter_node(p_token_sha256 bytea, p_node uuid, p_secret_sha256 bytea, p_lease_ids uuid[], p_are_all boolean) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.enter_node(p_token_sha256 bytea, p_node uuid, p_secret_sha256 bytea, p_lease_ids uuid[], p_are_all boolean) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.error_words(p_error jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.event_day(p_at timestamp with time zone) FROM PUBLIC;
@@ -8236,6 +8346,7 @@ REVOKE ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid) TO hwqueue_operator;
@@ -8301,6 +8412,8 @@ REVOKE ALL ON FUNCTION hwqueue.find_lease(p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_limit(p_name text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.find_preemptors(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with time zone, p_left_out text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_queue(p_queue text) FROM PUBLIC;
@@ -8315,9 +8428,13 @@ REVOKE ALL ON FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text) FROM 
 
 REVOKE ALL ON FUNCTION hwqueue.find_tenant(p_tenant text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.find_victims(p_lease hwqueue.lease, p_turn integer, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.find_webhook(p_name text, p_locks boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_workflow(p_name text, p_options jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.finish_preemption(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.finish_replacement(p_row hwqueue.replacement, p_has_run boolean, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8409,21 +8526,25 @@ REVOKE ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer
 GRANT ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.get_gang(p_gang uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.get_gang(p_gang uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.get_gang(p_gang uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.get_gang(p_gang uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.get_gang(p_gang uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.get_lease(p_lease uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.get_run_workflow(p_run uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.get_run_workflow(p_run uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.get_run_workflow(p_run uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.get_run_workflow(p_run uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.get_run_workflow(p_run uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer) TO hwqueue_operator;
@@ -8433,6 +8554,7 @@ REVOKE ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.going_metrics(p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8441,6 +8563,9 @@ REVOKE ALL ON FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode tex
 REVOKE ALL ON FUNCTION hwqueue.gpu_shortage(p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_room hwqueue.headroom, p_gpu_exclusivity text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.grant_entries(p_request hwqueue.claim_request, p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_generation bigint, p_assignment jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.grant_tenant(p_login text, p_tenant text, p_rights text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.grant_tenant(p_login text, p_tenant text, p_rights text[]) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.hand_over(p_lanes bigint[], p_now timestamp with time zone, p_folds boolean) FROM PUBLIC;
 
@@ -8525,6 +8650,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_assigned(p_claim hwqueue.claim, p_lease hwqueu
 REVOKE ALL ON FUNCTION hwqueue.is_awaited(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_binding(p_value jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_bound() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_fleet, p_open bit varying) FROM PUBLIC;
 
@@ -8666,6 +8793,7 @@ REVOKE ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) 
 GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_details(p_ids uuid[]) FROM PUBLIC;
 
@@ -8678,11 +8806,13 @@ REVOKE ALL ON FUNCTION hwqueue.lease_fact(p_lease uuid, p_domain text, p_node hw
 REVOKE ALL ON FUNCTION hwqueue.lease_history(p_lease uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.lease_history(p_lease uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.lease_history(p_lease uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.lease_history(p_lease uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[]) TO hwqueue_worker;
@@ -8703,6 +8833,8 @@ REVOKE ALL ON FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_k
 REVOKE ALL ON FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.leave_lanes(p_leases uuid[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.leaving_claims(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.left_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[], p_without uuid[]) FROM PUBLIC;
 
@@ -8730,17 +8862,20 @@ REVOKE ALL ON FUNCTION hwqueue.list_everywhere(p_state text, p_limit integer, p_
 GRANT ALL ON FUNCTION hwqueue.list_everywhere(p_state text, p_limit integer, p_before timestamp with time zone) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.list_everywhere(p_state text, p_limit integer, p_before timestamp with time zone) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_everywhere(p_state text, p_limit integer, p_before timestamp with time zone) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.list_everywhere(p_state text, p_limit integer, p_before timestamp with time zone) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.list_lease_ids(p_filter hwqueue.lease_filter, p_limit integer, p_from uuid, p_before uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.list_leases(p_filter jsonb, p_limit integer, p_before uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_leases(p_filter jsonb, p_limit integer, p_before uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_leases(p_filter jsonb, p_limit integer, p_before uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.list_leases(p_filter jsonb, p_limit integer, p_before uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.list_limits() FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_limits() TO hwqueue_operator;
@@ -8759,6 +8894,7 @@ REVOKE ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer) FRO
 GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.list_schedules(p_after text, p_limit integer, p_name text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_schedules(p_after text, p_limit integer, p_name text) TO hwqueue_operator;
@@ -8768,6 +8904,7 @@ REVOKE ALL ON FUNCTION hwqueue.list_step_details(p_run uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.list_tasks() FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_tasks() TO hwqueue_operator;
@@ -8790,11 +8927,13 @@ REVOKE ALL ON FUNCTION hwqueue.list_workflow_runs(p_filter jsonb, p_limit intege
 GRANT ALL ON FUNCTION hwqueue.list_workflow_runs(p_filter jsonb, p_limit integer, p_before uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.list_workflow_runs(p_filter jsonb, p_limit integer, p_before uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_workflow_runs(p_filter jsonb, p_limit integer, p_before uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.list_workflow_runs(p_filter jsonb, p_limit integer, p_before uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.list_workflow_versions(p_workflows text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_workflow_versions(p_workflows text[]) TO hwqueue_operator;
@@ -8858,16 +8997,19 @@ REVOKE ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb) 
 GRANT ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, OUT for_queue hwqueue.queue, OUT for_class hwqueue.placement_class, OUT reach double precision, OUT node_names text[]) FROM PUBLIC;
 
@@ -9115,6 +9257,7 @@ REVOKE ALL ON FUNCTION hwqueue.pause_workflow_run(p_run uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.pause_workflow_run(p_run uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.pause_workflow_run(p_run uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pause_workflow_run(p_run uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.pause_workflow_run(p_run uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.pending_classes(p_queue_id integer, p_class bigint, p_kind text, p_order text, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9168,15 +9311,21 @@ REVOKE ALL ON FUNCTION hwqueue.prefer_own_node(p_lease uuid, p_node uuid) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.present(p_key text, p_value jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.preview_preemption(p_lease uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.preview_preemption(p_lease uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.preview_preemption(p_lease uuid) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint) FROM PUBLIC;
 
@@ -9386,6 +9535,10 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_workflow(p_name text, p_version integer) F
 
 REVOKE ALL ON FUNCTION hwqueue.regain_keys(p_leases uuid[], p_waits boolean, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.register_bound_node(p_token_sha256 bytea, p_node uuid, p_spec jsonb, p_secret_sha256 bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.register_bound_node(p_token_sha256 bytea, p_node uuid, p_spec jsonb, p_secret_sha256 bytea) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.register_bound_node(p_token_sha256 bytea, p_node uuid, p_spec jsonb, p_secret_sha256 bytea) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb) TO hwqueue_admin;
@@ -9419,10 +9572,12 @@ GRANT ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb) TO hw
 REVOKE ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.requeue_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.requeue_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.requeue_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.requeue_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.require_all_tenants() FROM PUBLIC;
 
@@ -9431,6 +9586,8 @@ REVOKE ALL ON FUNCTION hwqueue.require_check(p_class_ids bigint[]) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.require_claim(p_lease uuid, p_token bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.require_read_committed() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.require_right(p_right text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.requirement_text(p_expr jsonb) FROM PUBLIC;
 
@@ -9472,6 +9629,7 @@ REVOKE ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.retire_classes(p_after bigint, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9485,10 +9643,14 @@ REVOKE ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) F
 GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.revoke_tenant(p_login text, p_tenant text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.revoke_tenant(p_login text, p_tenant text) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.revoke_token(p_name text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.revoke_token(p_name text) TO hwqueue_admin;
@@ -9516,6 +9678,7 @@ REVOKE ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid) TO hwqueue_tenants;
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid) TO hwqueue_worker;
 
 REVOKE ALL ON FUNCTION hwqueue.run_parts(p_kind text, p_parts text[], p_limit integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone) FROM PUBLIC;
@@ -9548,6 +9711,7 @@ GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_planner;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.scope_exprs(p_nodes jsonb) FROM PUBLIC;
 
@@ -9570,6 +9734,7 @@ REVOKE ALL ON FUNCTION hwqueue.service_away_from(p_service uuid) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.service_policy(p_service uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.service_policy(p_service uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.service_policy(p_service uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.service_policy(p_service uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.service_tenant(p_service uuid) FROM PUBLIC;
 
@@ -9603,6 +9768,7 @@ GRANT ALL ON FUNCTION hwqueue.set_schedule(p_name text, p_changes jsonb) TO hwqu
 REVOKE ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.set_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9644,17 +9810,20 @@ REVOKE ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload
 GRANT ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb, p_key text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb, p_key text) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb, p_key text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb, p_key text) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb, p_key text) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.similar_words(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.slot_lanes(p_lanes hwqueue.lane_ref[]) FROM PUBLIC;
 
@@ -9667,11 +9836,13 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_content(p_queue_id integer, p_task text, p_
 REVOKE ALL ON FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb, p_options jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_kind(p_element jsonb) FROM PUBLIC;
 
@@ -9679,11 +9850,13 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params j
 GRANT ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_options() FROM PUBLIC;
 
@@ -9697,6 +9870,7 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.spawned_keys(p_leases uuid[]) FROM PUBLIC;
 
@@ -9734,6 +9908,7 @@ REVOKE ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after int
 GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text) TO hwqueue_tenants;
 GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text) TO hwqueue_worker;
 
 REVOKE ALL ON FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with time zone[], p_now timestamp with time zone) FROM PUBLIC;
@@ -9742,6 +9917,7 @@ REVOKE ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text
 GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9753,7 +9929,7 @@ REVOKE ALL ON FUNCTION hwqueue.stop_verdict(p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_webhook(p_webhook hwqueue.webhook, p_reason text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stoppable_claims(p_node_ids uuid[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stoppable_claims(p_node_ids uuid[], p_tier smallint, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_expired boolean, p_dead uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9767,16 +9943,19 @@ REVOKE ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_option
 GRANT ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_options jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_options jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_options jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_options jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[], p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
@@ -9784,6 +9963,7 @@ REVOKE ALL ON FUNCTION hwqueue.summarise_runs(p_run_ids uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_run_ids uuid[]) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_run_ids uuid[]) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_run_ids uuid[]) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_run_ids uuid[]) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9921,6 +10101,8 @@ REVOKE ALL ON FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp wit
 
 REVOKE ALL ON FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.try_preemption(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone) FROM PUBLIC;
@@ -9961,15 +10143,18 @@ REVOKE ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb) FROM 
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit integer, p_cursor jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.updated_placement(p_settings jsonb, p_run hwqueue.run, p_step jsonb, p_asked jsonb, p_update jsonb) FROM PUBLIC;
 
@@ -10041,6 +10226,7 @@ REVOKE ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_opt
 GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_node uuid, OUT verdict text, OUT state text) FROM PUBLIC;
 
@@ -10052,9 +10238,13 @@ REVOKE ALL ON FUNCTION hwqueue.wire_placement(p_intent jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.with_defaults(p_options jsonb, p_defaults jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.with_tenant(p_defaults jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.without_nulls(p_object jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.worker_token(p_secret_sha256 bytea) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.worth_gain(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom, p_worth double precision[]) FROM PUBLIC;
 

@@ -1,4 +1,4 @@
-"""hwqueue tenant: whose leases run first, how much of what a tenant may have, and which logins call for it."""
+"""hwqueue tenant: whose leases run first, what a tenant may have, which logins call for it."""
 
 from typing import Annotated, Any, Literal
 

@@ -46,9 +46,9 @@ end $$;
 -- least: single leases before members of other gangs, the later tier, the lower priority, then the younger
 -- claim, as recheck_claims has it. What is reserved does not run yet, and the lease of an everywhere task
 -- would only start again.
--- p_tier null: a person stops them; a caller of one tenant is told of its own alone. Else: those that a
--- lease of this tier may preempt. Not those that are asked already, have run for less than their queue's min_run, or
--- were preempted max_times within a day.
+-- p_tier null: a person stops them; a caller of one tenant is told of its own alone. Else: those that a lease
+-- of this tier may preempt. Not those that are asked already, have run for less than their queue's min_run,
+-- or were preempted max_times within a day.
 create or replace function hwqueue.stoppable_claims(p_node_ids uuid[], p_tier smallint, p_now timestamptz)
 returns uuid[]
 language plpgsql stable

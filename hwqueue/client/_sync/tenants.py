@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hwqueue import calls, types
@@ -12,7 +12,7 @@ from hwqueue.client._sync.part import Part
 
 
 class Tenants(Part):
-    """Say whose leases run first, and how much of what a tenant may have."""
+    """Say whose leases run first, how much of what a tenant may have, and which logins call for it."""
 
     def set_tenant(self, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Change what a tenant may have; None resets a key. For admins.
@@ -31,17 +31,39 @@ class Tenants(Part):
         return self._value(calls.SET_TENANT, p_name=name, p_changes=plain(changes, "changes"))
 
     def drop_tenant(self, name: str) -> bool:
-        """Drop the row of a tenant; its leases that wait keep their tier. For admins.
+        """Drop the row of a tenant and its logins; its leases that wait keep their tier. For admins.
 
-        Returns: Whether it was there.
+        Returns: Whether there was any.
         SQL: drop_tenant. Safe inside your transaction: yes.
         """
         return self._value(calls.DROP_TENANT, p_name=name)
 
+    def grant_tenant(self, login: str, tenant: str, rights: Sequence[str] = ("read",)) -> list[str]:
+        """Let a login that is bound to tenants call for this one. For admins.
+
+        Args:
+            login: A login of the database with the role hwqueue_tenants, and no other of hwqueue.
+            rights: In the place of those that it has: `spawn`, `operate` (change, cancel, requeue,
+                signal and delete); to `read` is always among them.
+
+        Returns: Its rights.
+        Raises: BadArgument.
+        SQL: grant_tenant. Safe inside your transaction: yes.
+        """
+        return self._value(calls.GRANT_TENANT, p_login=login, p_tenant=tenant, p_rights=list(rights))
+
+    def revoke_tenant(self, login: str, tenant: str) -> bool:
+        """Take a tenant from a login; one that has none left sees and does nothing. For admins.
+
+        Returns: Whether it had it.
+        SQL: revoke_tenant. Safe inside your transaction: yes.
+        """
+        return self._value(calls.REVOKE_TENANT, p_login=login, p_tenant=tenant)
+
     def list_tenants(
         self, *, after: str | None = None, limit: int = 100, name: str | None = None
     ) -> list[types.Tenant]:
-        """The tenants that have a row, by name.
+        """The tenants that have a row or a login, by name.
 
         Args:
             after: The last name of the page before.
