@@ -434,8 +434,7 @@ create or replace function hwqueue.spawn_warnings(p_id uuid) returns text[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set jit = off
   -- each class by its key, however many there are
   set enable_hashjoin = off set enable_mergejoin = off
-as $$
-begin
+as $$ begin
   -- plpgsql keeps the plan, which takes longer to make than to run
   return (with fleet as materialized (
     select t.now, s.nodes, hwqueue.fleet_headline((s.nodes).registered, bit_count((s.nodes).live),
@@ -475,5 +474,4 @@ begin
         then format('leases get the defaults that workers declare for task %s once the database has them: '
           'hwqueue task sync', to_json(c.task_name)) end]) m(message)
     where m.message is not null order by 1));
-end
-$$;
+end $$;

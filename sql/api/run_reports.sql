@@ -12,14 +12,12 @@
 create or replace function hwqueue.get_run_workflow(p_run uuid)
 returns table (workflow text, version int, spec jsonb, step_count int, created_at timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-as $$
-begin
+as $$ begin
   return query
     select w.name, w.version, w.settings || jsonb_build_object('steps', w.steps),
       jsonb_array_length(w.steps), w.created_at
     from hwqueue.find_run(p_run) r join hwqueue.workflow w on w.workflow_id = r.workflow_id;
-end
-$$;
+end $$;
 
 -- When the steps of a run were released and claimed, and what their leases ask in words, in topological
 -- order. words: null after the first 500 classes. released_at: when the lease was spawned, or when a step
@@ -272,8 +270,4 @@ $$;
 -- Raises: QHF03; of a worker QHL01, QHN04.
 create or replace function hwqueue.run_input(p_run uuid, p_lease uuid default null) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-as $$
-begin
-  return (hwqueue.readable_run(p_run, p_lease)).input;
-end
-$$;
+as $$ begin return (hwqueue.readable_run(p_run, p_lease)).input; end $$;

@@ -17,8 +17,7 @@ returns table (run_id uuid, workflow text, version int, state text, reason text,
   deadline timestamptz, submitted_at timestamptz, finished_at timestamptz, step_counts jsonb,
   parent_run_id uuid, root_run_id uuid, idempotency_key text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
-as $$
-begin
+as $$ begin
   return query
     select r.run_id, r.name, w.version, r.state, r.reason, r.detail, r.tenant, r.labels,
       r.headers, r.priority, r.input, r.result, r.attempt, r.deadline, r.submitted_at, r.finished_at,
@@ -27,8 +26,7 @@ begin
        where k.run_id = p_run limit 1)
     from hwqueue.find_run(p_run) r
     join hwqueue.workflow w on w.workflow_id = r.workflow_id;
-end
-$$;
+end $$;
 
 -- Lists runs, newest first by id, a page at a time: pass the last run_id of a page as p_before of the next.
 -- p_filter: {"workflow", "state", "tenant", "labels", "submitted_from", "submitted_before", "parent_run_id",

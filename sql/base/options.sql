@@ -136,11 +136,7 @@ $$;
 -- The names of the keys of a kind. In PL/pgSQL, which reads the table's text once a session.
 create or replace function hwqueue.keys_of(p_kind text) returns text[]
 language plpgsql immutable parallel safe
-as $$
-begin
-  return array(select jsonb_object_keys(hwqueue.known_keys(p_kind)));
-end
-$$;
+as $$ begin return array(select jsonb_object_keys(hwqueue.known_keys(p_kind))); end $$;
 
 -- The keys of a kind that have a default, with it.
 create or replace function hwqueue.default_values(p_kind text) returns jsonb

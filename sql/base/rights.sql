@@ -12,13 +12,11 @@
 -- superuser is.
 create or replace function hwqueue.has_login(p_login text) returns boolean
 language plpgsql stable
-as $$
-begin
+as $$ begin
   return exists (select from pg_catalog.pg_roles r where r.rolname = session_user and r.rolsuper)
       or exists (select from pg_catalog.pg_roles r where r.rolname = p_login
           and pg_has_role(session_user, r.oid, 'member'));
-end
-$$;
+end $$;
 
 -- Whether the caller may act for what belongs to a login: it is that login, is a member of it, or no
 -- login is recorded.

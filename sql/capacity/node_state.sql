@@ -75,8 +75,7 @@ $$;
 -- Locks: the caller holds node_state.
 create or replace function hwqueue.refresh_node_state(p_node uuid) returns void
 language plpgsql volatile
-as $$
-begin
+as $$ begin
   update hwqueue.node_state s
   set profile_id = (select coalesce(p.judged_as, p.profile_id) from hwqueue.profile p
       where p.profile_id = n.profile_id),
@@ -88,8 +87,7 @@ begin
         or n.gpu_ids <> '{}' or n.custom <> '{}' or n.core_ids <> '{}'
   from hwqueue.node n
   where s.node_id = p_node and n.node_id = p_node;
-end
-$$;
+end $$;
 
 -- Notifies a node's worker, so that it heartbeats at once and learns which claims ended or are to stop; one
 -- without a login has none. A worker that misses it learns the same from its next heartbeat. The login is in
@@ -97,12 +95,10 @@ $$;
 -- Notifies: listeners of hwqueue.
 create or replace function hwqueue.wake_node(p_node uuid, p_login text) returns void
 language plpgsql volatile
-as $$
-begin
+as $$ begin
   perform pg_notify('hwqueue', hwqueue.wake_payload(s.wake_key, ':' || p_node || ':' || p_login))
   from hwqueue.installation s where p_login is not null;
-end
-$$;
+end $$;
 
 -- What is in use on a node now: its newest version, the last in the index, so that the scan reads none
 -- before it. A node without one uses nothing. A caller that goes on to write holds node_state.

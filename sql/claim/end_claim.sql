@@ -273,14 +273,12 @@ $$;
 create or replace function hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[])
 returns table (lease_id uuid, claim_token bigint, ordinal int)
 language plpgsql immutable rows 1
-as $$
-begin
+as $$ begin
   return query
     select i.lease_id, i.claim_token, min(i.ordinality)::int
     from unnest(p_leases, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
     group by i.lease_id, i.claim_token order by i.lease_id;
-end
-$$;
+end $$;
 
 -- Claims that other sessions hold. Any login that may cancel can hold one for as long as its transaction
 -- stays open. So a settlement waits for a bounded time; after that the claim is busy, to be settled
@@ -489,10 +487,8 @@ $$;
 -- Notifies those who wait for these leases, which have ended. Notifies: listeners of hwqueue_ended.
 create or replace function hwqueue.notify_ended(p_leases uuid[]) returns void
 language plpgsql volatile
-as $$
-begin
+as $$ begin
   -- digests: any login of the database may listen
   perform pg_notify('hwqueue_ended', hwqueue.wake_payload(s.wake_key, i.lease_id::text))
   from hwqueue.installation s cross join unnest(p_leases) i(lease_id);
-end
-$$;
+end $$;

@@ -154,14 +154,12 @@ $$;
 -- Locks: as end_claim. Not idempotent.
 create or replace function hwqueue.end_overrun(p_claim hwqueue.claim, p_now timestamptz) returns text
 language plpgsql volatile
-as $$
-begin
+as $$ begin
   return hwqueue.end_claim(p_claim, 'expired', jsonb_build_object('reason', 'run_time_exceeded', 'max_run', (
       select extract(epoch from c.max_run) from hwqueue.placement_class c
       where c.class_id = p_claim.class_id)),
     hwqueue.next_attempt_at(p_claim.lease_id, p_claim.attempt, p_now), p_now);
-end
-$$;
+end $$;
 
 -- Checks claims that are due for it, at most p_limit. It asks those to stop that have run for as long as
 -- their leases may (max_run), when their first timeout has passed, at the earliest; it ends those that go on

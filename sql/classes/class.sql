@@ -128,8 +128,7 @@ as $$ select p_class.required @> '[{"during": "execution"}]' $$;
 -- Returns the anchors of a class.
 create or replace function hwqueue.class_anchors(p_required jsonb) returns text[]
 language plpgsql immutable parallel safe
-as $$
-begin
+as $$ begin
   return coalesce(
     (select array_agg(k.kind || ':' || (t.value #>> '{}') order by t.ordinality)
      from (values (1, 'node'), (2, 'resource'), (4, 'rack')) k(rarity, kind),
@@ -146,8 +145,7 @@ begin
            order by jsonb_array_length(e.value -> 'values') limit 1) e,
           lateral jsonb_array_elements(e.value -> 'values') with ordinality t),
     array['*']);
-end
-$$;
+end $$;
 
 -- Returns the anchors that nodes of a profile look up, as a set: the planner inlines it.
 create or replace function hwqueue.anchors_of(p_labels jsonb, p_rack bigint) returns setof text
@@ -169,8 +167,6 @@ end $$;
 -- Returns the services that a service keeps away from by its policy.
 create or replace function hwqueue.service_away_from(p_service uuid) returns uuid[]
 language plpgsql stable
-as $$
-begin
+as $$ begin
   return coalesce((select s.away_from from hwqueue.service s where s.service_id = p_service), '{}');
-end
-$$;
+end $$;

@@ -17,8 +17,7 @@
 create or replace function hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid,
   p_node hwqueue.node, out touched hwqueue.touched_term[], out is_named boolean)
 language plpgsql stable
-as $$
-begin
+as $$ begin
   select coalesce(array_agg(
            row(t.term_id, t.use, t.domain,
                coalesce(hwqueue.term_place(t.spec, t.domain, p_node.node_id, p_node.rack, p_node.labels), ''),
@@ -42,8 +41,7 @@ begin
     ) u
     join hwqueue.affinity_term t on t.term_id = u.term_id
     group by t.term_id) t;
-end
-$$;
+end $$;
 
 -- What a claim that touches these terms adds to the counters; null when that is nothing.
 create or replace function hwqueue.counted_terms(p_touched hwqueue.touched_term[]) returns jsonb
@@ -139,13 +137,11 @@ $$;
 create or replace function hwqueue.read_count(p_term_id bigint, p_place text,
   out leases bigint, out holders bigint)
 language plpgsql stable
-as $$
-begin
+as $$ begin
   select coalesce(sum(k.leases), 0), coalesce(sum(k.holders), 0) into leases, holders
   from hwqueue.term_counter k
   where k.term_id = p_term_id and k.place = p_place;
-end
-$$;
+end $$;
 
 -- The leases that a term selects which are about to stop, {PLACE: leases}: asked to stop or, with p_expired,
 -- expired and not reaped yet, or on one of these dead nodes. They still count for away, capacity, exclusivity

@@ -93,14 +93,12 @@ end $$;
 -- locks could not refuse a lease.
 create or replace function hwqueue.are_counters_zero(p_touched hwqueue.touched_term[]) returns boolean
 language plpgsql stable
-as $$
-begin
+as $$ begin
   return not exists (
     select 1 from unnest(p_touched) t
     join hwqueue.term_counter k on k.term_id = t.term_id and k.place = t.place
     where t.decides and t.use <> 'skew' and k.leases <> 0 or t.use = 'away' and t.counts and k.holders <> 0);
-end
-$$;
+end $$;
 
 -- Decides whether a lease may run beside what runs now. p_exact: by the nodes as they are now, not by
 -- the cached fleet (spread_reason).
@@ -339,11 +337,9 @@ $$;
 -- from before. Locks: the row.
 create or replace function hwqueue.note_placement_check(p_lease uuid, p_claims int) returns void
 language plpgsql volatile
-as $$
-begin
+as $$ begin
   insert into hwqueue.placement_check (lease_id, claim_no)
   values (p_lease,
     hwqueue.claim_no(hwqueue.next_token(hwqueue.this_generation(), p_claims)))
   on conflict (lease_id, claim_no) do update set broken = '[]';
-end
-$$;
+end $$;

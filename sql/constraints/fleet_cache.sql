@@ -151,8 +151,7 @@ $$;
 create or replace function hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id bigint,
   p_without uuid[], p_node uuid, p_now timestamptz) returns uuid
 language plpgsql stable
-as $$
-begin
+as $$ begin
   return (
     select i.node_id
     from (
@@ -165,18 +164,15 @@ begin
     where n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
       and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0
     limit 1);
-end
-$$;
+end $$;
 
 -- True if a node has moved or come back in a transaction that a scan had not seen.
 create or replace function hwqueue.has_fleet_changed(p_unseen xid8[], p_next_xid xid8) returns boolean
 language plpgsql stable
-as $$
-begin
+as $$ begin
   return exists (select 1 from hwqueue.node_state s where s.moved_xid >= p_next_xid)
     or exists (select 1 from hwqueue.node_state s where s.moved_xid = any (p_unseen));
-end
-$$;
+end $$;
 
 -- The key of spread_fleet: a digest of a domain and a kind of nodes.
 create or replace function hwqueue.fleet_key(p_spec jsonb, p_domain text) returns bigint

@@ -16,12 +16,10 @@
 -- is claimed until rebind_classes has written the terms of the new policy into it.
 create or replace function hwqueue.has_stale_policy(p_class hwqueue.placement_class) returns boolean
 language plpgsql stable
-as $$
-begin
+as $$ begin
   return p_class.service_id is not null
     and p_class.away_from <> hwqueue.service_away_from(p_class.service_id);
-end
-$$;
+end $$;
 
 -- Writes the terms that their service's policy asks for now into the stale classes among these, to be counted
 -- again: claims of these classes may be under way that count for nothing yet. Who judges new classes calls

@@ -73,8 +73,7 @@ $$;
 create or replace function hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease uuid,
   p_now timestamptz) returns jsonb
 language plpgsql stable
-as $$
-begin
+as $$ begin
   return (
     with term as materialized (
       select s.ordinality as index, s.value -> 'spec' as spec,
@@ -134,5 +133,4 @@ begin
       select coalesce(jsonb_agg(distinct p.domain), '[]') as domains,
              coalesce(jsonb_object_agg(p.domain || '@' || p.place, true), '{}') as places
       from placed p where p.index is null and p.place <> '') k);
-end
-$$;
+end $$;

@@ -167,16 +167,14 @@ end $$;
 -- Locks: class rows, skip locked.
 create or replace function hwqueue.wake_classes_of_lease(p_lease uuid) returns void
 language plpgsql volatile
-as $$
-begin
+as $$ begin
   update hwqueue.placement_class c set waits = false, is_woken = true, created_xid = pg_current_xact_id()
   where c.class_id = any (array(
     select k.class_id from hwqueue.class_term m
     join hwqueue.placement_class k on k.class_id = m.class_id
     where m.lease_id = p_lease and k.waits
     for no key update of k skip locked));
-end
-$$;
+end $$;
 
 -- Wakes those of these classes that wait for nothing any more: their entries are in ready, or a lease has
 -- started. One with unpublished terms is skipped: publish_term wakes it, and a lock on it would hold that up.
@@ -184,24 +182,21 @@ $$;
 -- Locks: class rows, skip locked.
 create or replace function hwqueue.wake_classes_of_entries(p_classes bigint[]) returns void
 language plpgsql volatile
-as $$
-begin
+as $$ begin
   update hwqueue.placement_class c set waits = false, is_woken = true, created_xid = pg_current_xact_id()
   where c.class_id = any (array(
     select k.class_id from hwqueue.placement_class k
     where k.class_id = any (p_classes) and k.waits and not hwqueue.waits_for_start(k)
       and hwqueue.has_published_terms(k.terms)
     for no key update of k skip locked));
-end
-$$;
+end $$;
 
 -- Wakes classes that still wait for leases that have started: one was adopted, or started while the class was
 -- written. Reads the first p_limit that wait, and p_limit more from where watch_classes goes on.
 -- Locks: class rows, skip locked.
 create or replace function hwqueue.wake_missed_classes(p_limit int) returns void
 language plpgsql volatile
-as $$
-begin
+as $$ begin
   perform hwqueue.wake_classes_of_entries(array(
     select w.class_id
     from (
@@ -211,5 +206,4 @@ begin
        where x.waits and x.class_id > (
          select m.watched_class from hwqueue.reap_cursor m order by m.version desc limit 1)
        order by x.class_id limit p_limit)) w));
-end
-$$;
+end $$;

@@ -179,8 +179,7 @@ $$;
 -- is one index probe: mostly there is nothing, and a scan would read all. Ids above are of another server.
 create or replace function hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[]) returns boolean
 language plpgsql stable
-as $$
-begin
+as $$ begin
   return (select c.class_id from hwqueue.placement_class c
           where c.created_xid >= p_seen and c.created_xid <= greatest(pg_snapshot_xmax(pg_current_snapshot()),
             pg_current_xact_id_if_assigned()) order by c.created_xid limit 1) is not null
@@ -189,20 +188,17 @@ begin
             select c.class_id from hwqueue.placement_class c
             where c.created_xid >= u.xid and c.created_xid <= u.xid
             order by c.created_xid limit 1) x limit 1) is not null;
-end
-$$;
+end $$;
 
 -- Of transactions whose classes were unseen, those whose classes still are. A busy moment leaves many ids,
 -- and each costs claims an index probe, so a session that writes the row anyway shortens the list.
 create or replace function hwqueue.prune_unseen_xids(p_unseen xid8[]) returns xid8[]
 language plpgsql stable
-as $$
-begin
+as $$ begin
   return case when p_unseen = '{}' then p_unseen else array(
     select u from unnest(p_unseen) u where not hwqueue.has_ended(u) or exists (
       select 1 from hwqueue.placement_class c where c.created_xid = u)) end;
-end
-$$;
+end $$;
 
 -- The next classes to judge among those with one of the anchors, and the progress to record then. A class
 -- that is no candidate yet is passed over: it gets a new created_xid when it becomes one. One statement reads

@@ -107,8 +107,7 @@ $$;
 create or replace function hwqueue.everywhere_fit(p_everywhere hwqueue.everywhere, p_node uuid,
   p_now timestamptz) returns text
 language plpgsql stable  -- its plan is kept: it is asked for each node
-as $$
-begin
+as $$ begin
   return case when p_everywhere.stopped_at is not null then 'never' else coalesce((
     select case
       when n.deregistered_at is not null or q.dropped_at is not null
@@ -123,8 +122,7 @@ begin
     join hwqueue.queue q on q.queue_id = p_everywhere.queue_id
     join hwqueue.placement_class c on c.class_id = p_everywhere.class_id
     where n.node_id = p_node), 'never') end;
-end
-$$;
+end $$;
 
 -- Returns an everywhere task. For a caller limited to other tenants it does not exist.
 -- Raises: QHE01.

@@ -196,8 +196,7 @@ $$;
 create or replace function hwqueue.capacity_failures(p_class hwqueue.placement_class, p_nodes uuid[])
 returns table (part bigint, node_ids uuid[], stage text, code text, permanent boolean, lacks int)
 language plpgsql stable set plan_cache_mode = force_custom_plan
-as $$
-begin
+as $$ begin
   return query
     select f.ordinality, g.node_ids, f.stage, f.code, f.permanent, f.lacks
     from (
@@ -229,8 +228,7 @@ begin
       offset 0) g
     join hwqueue.node k on k.node_id = g.node_ids[1]
     cross join lateral hwqueue.room_failures(p_class, k, g.lacks_now) with ordinality f;
-end
-$$;
+end $$;
 
 -- Returns those of a class's requirements that a profile decides (p_of_profile), or the others: these
 -- name nodes, resources or trust domains, or ask about other leases.

@@ -92,14 +92,12 @@ $$;
 -- Writes the event of a gang's new state. p_gang: as it was before.
 create or replace function hwqueue.note_gang(p_gang hwqueue.gang, p_state text) returns void
 language plpgsql volatile
-as $$
-begin
+as $$ begin
   perform hwqueue.note_event('gang_' || p_state, format('gang %s is %s', p_gang.gang_id, p_state),
     jsonb_build_object('gang_id', p_gang.gang_id, 'from', p_gang.state, 'size', p_gang.size)
       || hwqueue.present('min_size', to_jsonb(p_gang.min_size)),
     p_queue => hwqueue.queue_name(p_gang.queue_id));
-end
-$$;
+end $$;
 
 -- Returns the members of a gang: [{"ordinal", "lease_id", "state", "node_id", "node", "labels",
 -- "reserved_until", "earmarked"}]. reserved_until: the node has not fetched it yet. earmarked: true while its

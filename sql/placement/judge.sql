@@ -192,12 +192,10 @@ end $$;
 -- Returns the trust domains that a node is attested for at a time.
 create or replace function hwqueue.attested_at(p_node hwqueue.node, p_now timestamptz) returns text[]
 language plpgsql immutable parallel safe
-as $$
-begin
+as $$ begin
   return case when p_node.attested = '{}' then '{}' else  -- most nodes, and every claim calls this
     hwqueue.still_attested(p_node.attested, p_node.attested_until, p_now) end;
-end
-$$;
+end $$;
 
 -- Whether a node may still run a class that mentions trust domains. p_attested holds those that have not
 -- expired.
@@ -272,12 +270,10 @@ $$;
 -- Returns the profiles that are judged as this one, and itself.
 create or replace function hwqueue.profiles_judged_as(p_profile_id bigint) returns bigint[]
 language plpgsql stable
-as $$
-begin
+as $$ begin
   return array(
     select p.profile_id from hwqueue.profile p where p.judged_as = p_profile_id) || p_profile_id;
-end
-$$;
+end $$;
 
 -- Returns a node's value in a topology domain: nodes of one value are in the same place. Null when it lacks
 -- the label, or its value is a list or an object. own:rack is the rack as a failure domain, where a node

@@ -61,8 +61,7 @@ language plpgsql volatile
   -- planned each time: a filter that is not given must not be in the plan. Each row by its key, and no
   -- table as a whole
   set plan_cache_mode = force_custom_plan set enable_hashjoin = off set enable_mergejoin = off
-as $$
-begin
+as $$ begin
   return array(
     select l.lease_id
     from hwqueue.lease l
@@ -96,8 +95,7 @@ begin
            or l.lease_id in (
              select c.lease_id from hwqueue.claim c where c.node_id = p_filter.node_id))
     order by l.lease_id desc limit p_limit);
-end
-$$;
+end $$;
 
 -- Deletes the waiting entry of an open lease from ready or scheduled and returns it, which keeps other
 -- sessions off the lease until the caller commits. Null when the lease is finished or claimed, which is held.
@@ -124,8 +122,7 @@ $$;
 -- Locks: the entries, skip locked. Not idempotent.
 create or replace function hwqueue.take_free_entries(p_leases uuid[]) returns setof hwqueue.scheduled
 language plpgsql volatile
-as $$
-begin
+as $$ begin
   return query
     with asked as materialized (
       select l.queue_id, l.tier, l.rank, l.position, l.available_at, l.lease_id
@@ -153,8 +150,7 @@ begin
     select r.*, null::bigint, null::bigint from was_ready r
     union all
     select s.* from was_scheduled s;
-end
-$$;
+end $$;
 
 -- Holds the row that says where a lease is until the caller commits: nobody can claim it, settle it or make
 -- it due meanwhile. Returns its state. Entries move between the tables while this reads them, so it reads

@@ -322,13 +322,11 @@ $$;
 create or replace function hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint)
 returns bigint
 language plpgsql immutable  -- in SQL it would be parsed at each call, because it cannot be inlined
-as $$
-begin
+as $$ begin
   return coalesce((
     select m.position from unnest(p_marks.tiers, p_marks.ranks, p_marks.positions) m(tier, rank, position)
     where m.tier = p_tier and m.rank = p_rank), 0);
-end
-$$;
+end $$;
 
 -- Writes a new version of p_marks, in which the mark of one tier and rank moves from p_old to p_new if
 -- that is further. Keeps the 16 marks that moved last. Of a queue it drops those that 256 versions did

@@ -107,9 +107,7 @@ $$;
 -- Which other alternative was taken of the choice of a lease; null: none, or it is of no choice.
 create or replace function hwqueue.taken_instead(p_lease hwqueue.lease) returns uuid
 language plpgsql stable
-as $$
-begin
+as $$ begin
   return case when p_lease.choice_id is not null then (
     select nullif(h.taken, p_lease.lease_id) from hwqueue.choice h where h.choice_id = p_lease.choice_id) end;
-end
-$$;
+end $$;

@@ -25,14 +25,12 @@ $$;
 -- Raises: QHF01, always.
 create or replace function hwqueue.refuse_workflow(p_name text, p_version int) returns void
 language plpgsql volatile
-as $$
-begin
+as $$ begin
   perform hwqueue.refuse('QHF01', format('workflow %s%s does not exist',
       coalesce(to_json(left(p_name, 100))::text, 'null'), ' version ' || p_version),
     jsonb_build_object('workflow', left(p_name, 100), 'version', p_version),
     'define it first: select hwqueue.define_workflow(p_spec => ''{"name": "...", "steps": [...]}'')');
-end
-$$;
+end $$;
 
 -- The same of a specification in normal form.
 create or replace function hwqueue.find_adhoc(p_spec jsonb, p_now timestamptz) returns hwqueue.workflow

@@ -166,8 +166,7 @@ $$;
 -- Locks and wakes: as advance_map.
 create or replace function hwqueue.items_ended(p_leases uuid[], p_state text, p_is_short boolean) returns void
 language plpgsql volatile
-as $$
-begin
+as $$ begin
   perform hwqueue.advance_map(i.run_id, i.step_no, row(0, i.count, 0, i.count * (p_state = 'failed')::int,
     i.count * (p_state = 'cancelled')::int), p_is_short, hwqueue.clock(), i.tenant)
   from (
@@ -178,8 +177,7 @@ begin
       where x.lease_id = u.lease_id offset 0) l
     where l.item_no is not null
     group by l.run_id, l.step_no order by l.run_id, l.step_no) i;
-end
-$$;
+end $$;
 
 -- Ends a step that is open, and has no lease or has items, as the verdict says, and advances its run.
 -- False: it has ended already.
@@ -430,16 +428,14 @@ as $$ begin return (
 -- Whether the step of a nested run waits for it.
 create or replace function hwqueue.is_awaited(p_run hwqueue.run) returns boolean
 language plpgsql volatile
-as $$
-begin
+as $$ begin
   return exists (
     select from hwqueue.run r
     join hwqueue.step s on s.run_id = r.run_id and s.step_no = p_run.parent_step_no
     left join hwqueue.map m on m.run_id = s.run_id and m.step_no = s.step_no
     where r.run_id = p_run.parent_run_id and s.state = 'running'
       and p_run.parent_attempt >= coalesce(m.runs_since, r.attempt));
-end
-$$;
+end $$;
 
 -- Ends the step that a nested run is, once that run has ended, and advances the run above. An arrival is
 -- left where another session holds the step, and at a step to which the run was added. Returns whether it has

@@ -247,8 +247,7 @@ $$;
 create or replace function hwqueue.near_places(p_run uuid, p_near jsonb, p_item int default null)
 returns jsonb
 language plpgsql stable
-as $$
-begin
+as $$ begin
   return (  -- in PL/pgSQL, which plans it once: items of maps ask one by one
     select coalesce(jsonb_agg(p.value order by p.value), '[]')
     from (
@@ -275,8 +274,7 @@ begin
         where x.node_id = coalesce(k.node_id, o.node_id, l.node_id) offset 0) n(node)
       where hwqueue.node_place(n.node, p_near ->> 'what') is not null
       order by 1 limit 100) p);
-end
-$$;
+end $$;
 
 -- Returns the place of a node in a domain; null: it has none.
 create or replace function hwqueue.node_place(p_node hwqueue.node, p_what text) returns jsonb

@@ -19,13 +19,11 @@
 -- The run that a step of kind workflow is, or was in an earlier attempt. Its run_id is null: none yet.
 create or replace function hwqueue.nested_run(p_run uuid, p_step int) returns hwqueue.run
 language plpgsql stable
-as $$
-begin
+as $$ begin
   return (
     select n from hwqueue.run n
     where n.parent_run_id = p_run and n.parent_step_no = p_step order by n.parent_attempt desc limit 1);
-end
-$$;
+end $$;
 
 -- Does what is due at a step that is a nested run: ends it after its run; else opens that, or retries the one
 -- of an earlier attempt. One that such an attempt has left open is cancelled, and another one opened. A step

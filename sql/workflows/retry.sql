@@ -64,12 +64,10 @@ $$;
 -- Raises: QHF04, always.
 create or replace function hwqueue.refuse_run_state(p_run hwqueue.run, p_hint text) returns void
 language plpgsql volatile
-as $$
-begin
+as $$ begin
   perform hwqueue.refuse('QHF04', format('run %s is %s', p_run.run_id, p_run.state),
     jsonb_build_object('run_id', p_run.run_id, 'state', p_run.state), p_hint);
-end
-$$;
+end $$;
 
 -- Returns those of some changes that decide where a lease runs, or make its class.
 create or replace function hwqueue.class_changes(p_changes jsonb) returns text[]

@@ -318,15 +318,13 @@ $$;
 create or replace function hwqueue.refuse_step(p_name text, p_workflow hwqueue.workflow, p_field text)
 returns void
 language plpgsql volatile
-as $$
-begin
+as $$ begin
   perform hwqueue.refuse('QHF06', format('workflow %s has no step %s', to_json(p_workflow.name),
       coalesce(to_json(left(p_name, 100))::text, 'null')),
     jsonb_build_object('field', p_field, 'step', left(p_name, 100), 'workflow', p_workflow.name),
     'its steps are: ' || left((select string_agg(s.value ->> 'name', ', ' order by s.ordinality)
       from jsonb_array_elements(p_workflow.steps) with ordinality s), 200));
-end
-$$;
+end $$;
 
 -- Returns the queue of a step's lease, the defaults of its task, and its class: a new one is written, or with
 -- p_is_dry a draft. Of a nested run, which has none, an update is checked as far as it can be by now.

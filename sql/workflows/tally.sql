@@ -86,14 +86,12 @@ $$;
 -- Locks: that row, skip locked.
 create or replace function hwqueue.hold_items(p_run uuid, p_step int) returns int
 language plpgsql volatile
-as $$
-begin
+as $$ begin
   return (
     select t.part from hwqueue.tally t
     where t.run_id = p_run and t.step_no = p_step and t.part > 0
     order by t.part desc limit 1 for no key update skip locked);
-end
-$$;
+end $$;
 
 -- Counts parents that have ended for a step with several, and adds it to released or skipped when that
 -- decides about it.
@@ -152,14 +150,12 @@ $$;
 create or replace function hwqueue.leave_arrivals(p_run uuid, p_steps int[], p_kind text, p_reasons text[],
   p_now timestamptz) returns void
 language plpgsql volatile
-as $$
-begin
+as $$ begin
   insert into hwqueue.arrival (run_id, step_no, kind, reason, at, tenant)
   select p_run, s.step_no, p_kind, s.reason, p_now, t.tenant
   from unnest(p_steps, p_reasons) s(step_no, reason)
   cross join (select hwqueue.run_tenant(p_run) as tenant offset 0) t;
-end
-$$;
+end $$;
 
 -- Takes the arrivals of one kind at a step of a run: how many there were, and their reason. None: another
 -- session holds them, or has worked them off.
@@ -181,9 +177,7 @@ end $$;
 -- The tenant of a run: sweeps take turns by it. '' for one that has none, or is gone.
 create or replace function hwqueue.run_tenant(p_run uuid) returns text
 language plpgsql stable
-as $$
-begin
+as $$ begin
   return coalesce((
     select r.tenant from hwqueue.run r where r.run_id = p_run), '');
-end
-$$;
+end $$;
