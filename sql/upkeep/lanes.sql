@@ -151,7 +151,7 @@ $$;
 
 -- Counts the leases that wait and the classes of each tenant, where a tenant has a quota of them, and keeps
 -- that in its row; in the row * of those without a row that have all they may. Tells of counts that were too
--- old for spawns to go by.
+-- old for spawns to go by. It reads all that waits, so a count stands for three seconds.
 -- Locks: rows of tenants, skip locked. Idempotent.
 create or replace function hwqueue.count_usage(p_now timestamptz) returns void
 language plpgsql volatile
@@ -160,6 +160,7 @@ as $$
 declare
   v_names text[] := array(
     select t.name from hwqueue.tenant t where t.spec ?| array['pending', 'classes']
+      and (t.counted_at > p_now - interval '3 seconds') is not true
     order by t.name for no key update skip locked);
 begin
   if v_names = '{}' then

@@ -276,7 +276,7 @@ def test_no_more_than_may_wait(api: Api, clock: Clock, node: Node, lab: str, fil
     assert first in api.claimed(node, *queues, qty=100)
     for (lease,) in api.conn.execute("select lease_id from hwqueue.scheduled").fetchall():
         api.rows("cancel_lease", lease=lease)
-    clock.advance(timedelta(seconds=2))
+    clock.advance(timedelta(seconds=4))
     api.reap()
     api.spawn(queues[0], tenant=lab)
 
