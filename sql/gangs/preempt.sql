@@ -13,32 +13,41 @@
 -- A lease that looks for room has a row in `replacement`, as one that replaces another lease has, and upkeep
 -- looks at it as at those (look_at_replacement). Read find_preemptors, then try_preemption.
 
--- Writes the rows of leases that may preempt: of the first 1000 of each queue with the policy, the first of
--- each class and tier that has waited for long enough, at most p_limit; tenants take turns. A class looks for
--- one lease at a time.
+-- Writes the rows of leases that may preempt: of each of p_limit classes after p_after, in turn over the
+-- calls, the first lease that has waited for long enough; 20 at most, tenants take turns. So neither leases
+-- that no stop helps nor a class with many of them keeps others from it. A class looks for one lease at a
+-- time.
 -- Locks: none that others wait for. Idempotent.
-create or replace function hwqueue.find_preemptors(p_limit int, p_now timestamptz) returns void
+create or replace function hwqueue.find_preemptors(p_after bigint, p_limit int, p_now timestamptz)
+returns void
 language plpgsql volatile
 as $$ begin
   insert into hwqueue.replacement (lease_id, old_goes, is_overlapping, state, next_try_at)
-  select w.lease_id, 'requeue', false, 'preempting', p_now
-  from (
-    select distinct on (e.class_id, e.tier) e.lease_id, e.class_id, e.tier, e.rank, e.position
+  with live as materialized (
+    select q.queue_id, p_now - make_interval(secs => (q.preempt -> 'after')::double precision) as since,
+           hwqueue.queue_scan_starts(array[q.queue_id], p_limit) as starts
     from hwqueue.queue q
-    cross join lateral hwqueue.first_live_entry(q.queue_id) f
-    cross join lateral (
+    where q.preempt @> '{"enabled": true}' and q.dropped_at is null and q.paused_at is null
+  )
+  select e.lease_id, 'requeue', false, 'preempting', p_now
+  from (
+    select x.class_id, x.queue_id, x.tenant, x.is_choice from hwqueue.placement_class x
+    where x.class_id > p_after order by x.class_id limit p_limit) c
+  join live q on q.queue_id = c.queue_id and (q.starts).queue_ids is not null
+  cross join lateral hwqueue.class_start(c.class_id, q.starts) s
+  cross join lateral (
+    select f.* from (
       select * from hwqueue.ready r
-      where r.queue_id = q.queue_id and (r.tier, r.rank, r.position) >= (f.tier, f.rank, f.position)
-      order by r.tier, r.rank, r.position limit 1000) e
-    where q.preempt @> '{"enabled": true}' and q.dropped_at is null and q.paused_at is null and e.tier < 2
-      and e.eligible_at <= p_now - make_interval(secs => (q.preempt -> 'after')::double precision)
-      and (e.deadline is null or e.deadline > p_now)
-    order by e.class_id, e.tier, e.rank, e.position) w
-  join hwqueue.placement_class c on c.class_id = w.class_id and not c.is_choice
-  where (w.class_id, w.tier) not in (
+      where r.class_id = c.class_id and (r.tier, r.rank, r.position) >= (s.tier, s.rank, s.position)
+      order by r.tier, r.rank, r.position limit 100) f
+    where (f.eligible_at <= q.since or f.eligible_at > p_now + interval '1 minute')  -- the clock was set back
+      and (f.deadline is null or f.deadline > p_now)
+      and not exists (select from hwqueue.replacement r where r.lease_id = f.lease_id)
+    order by f.tier, f.rank, f.position limit 1) e
+  where not c.is_choice and e.tier < 2 and (c.class_id, e.tier) not in (
     select l.class_id, l.tier from hwqueue.replacement r join hwqueue.lease l on l.lease_id = r.lease_id
     where r.state = 'preempting')
-  order by row_number() over (partition by c.tenant order by w.tier, w.rank, w.position) limit p_limit
+  order by row_number() over (partition by c.tenant order by e.tier, e.rank, e.position) limit 20
   on conflict do nothing;
 end $$;
 
@@ -80,10 +89,11 @@ begin
 end
 $$;
 
--- Returns where a lease would have room once claims of later tiers have stopped, four nodes at most, the
--- best one first: where the worst of them has the latest tier, fewest members of gangs stop, fewest stop at
--- all, and they have run for least. Nodes that are earmarked for a gang are left out. p_turn: of more than
--- 64 nodes, which 64 are looked at; of these, 16 that have such claims. It ends after a quarter of a second.
+-- Returns where a lease would have room once claims of later tiers have stopped, 16 nodes at most, the best
+-- one first: where the worst of them has the latest tier, fewest members of gangs stop, fewest stop at
+-- all, and they have run for least. Nodes that are earmarked for a gang are left out, and those that have
+-- not fetched this lease within ten minutes: others would stop in vain again. p_turn: of more than 64 nodes,
+-- which 64 are looked at; of these, 16 that have such claims. It ends after a quarter of a second.
 -- stops: the claims that would be asked, none in vain; {}: those that were asked before, for others, are
 -- enough. A row without a node: some node has room now. No row: none of this helps.
 create or replace function hwqueue.find_victims(p_lease hwqueue.lease, p_turn int, p_now timestamptz)
@@ -113,7 +123,10 @@ begin
           select x.node_id from unnest(v_rooms) x
           where x.emptied > 0 and not exists (
             select from hwqueue.claim c
-            where c.node_id = x.node_id and c.is_earmark and c.team_id is not null)
+            where c.node_id = x.node_id and c.is_earmark and c.team_id is not null) and not exists (
+            select from hwqueue.attempt a
+            where a.lease_id = p_lease.lease_id and a.node_id = x.node_id and a.outcome = 'released'
+              and a.error ->> 'reason' = 'claim_expired' and a.ended_at > p_now - interval '10 minutes')
           order by hashtextextended(x.node_id::text, p_turn) limit 64) r
         offset 0) n
       cross join lateral (
@@ -127,7 +140,7 @@ begin
       from hwqueue.claim c join hwqueue.lease l on l.lease_id = c.lease_id
       where c.lease_id = any (p.stops)) v
     where cardinality(p.stops) <= v_most
-    order by v.tier desc, v.members, cardinality(p.stops), v.ran, p.node_id limit 4;
+    order by v.tier desc, v.members, cardinality(p.stops), v.ran, p.node_id;
 end
 $$;
 
@@ -166,8 +179,10 @@ begin
       return 'fits';
     end if;
     v_reason := 'busy';
-    continue when not hwqueue.lock_free_node(v_place.node_id);
     begin
+      if not hwqueue.lock_free_node(v_place.node_id) then
+        perform hwqueue.abort_subtransaction();
+      end if;
       v_held := array(
         select c.lease_id from hwqueue.claim c
         where c.lease_id = any (v_place.stops) and c.node_id = v_place.node_id and c.is_reserved is null
@@ -175,7 +190,8 @@ begin
         order by c.lease_id for update skip locked);
       v_entry := (select e from hwqueue.take_free_entries(array[p_lease.lease_id]) e);
       v_reason := case when cardinality(v_held) < cardinality(v_place.stops) or v_entry.lease_id is null
-          or v_entry.held_by <> 'time' or v_entry.available_at > p_now or exists (
+          or v_entry.held_by <> 'time'
+          or v_entry.available_at > greatest(p_now, p_lease.available_at, p_lease.created_at) or exists (
             select from hwqueue.claim c
             where c.node_id = v_place.node_id and c.is_earmark and c.team_id is not null) then 'busy'
         else hwqueue.reserve(v_entry, v_place.node_id, null, true,
@@ -185,12 +201,12 @@ begin
       end if;
       perform hwqueue.ask_to_stop(v_place.node_id, v_held,
         p_now + make_interval(secs => (v_queue.preempt -> 'grace')::double precision),
-        format('lease %s of an earlier tier needs the room', p_lease.lease_id), p_now,
+        'a lease of an earlier tier needs the room', p_now,
         jsonb_build_object('lease_id', p_lease.lease_id));
       update hwqueue.replacement r set state = 'stopping', victims = v_held, reason = null
       where r.lease_id = p_lease.lease_id;
       return null;
-    exception when sqlstate 'HWX01' then  -- the claims and the entry are free again
+    exception when sqlstate 'HWX01' then  -- the node, its claims and the entry are free again
     end;
   end loop;
   return v_reason;

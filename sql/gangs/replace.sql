@@ -37,7 +37,8 @@ begin
   end if;
   select l.* into v_lease from hwqueue.lease l where l.lease_id = p_lease;
   select c.* into v_claim from hwqueue.claim c where c.lease_id = p_lease;
-  v_ends := v_row.state = 'stopping' and (v_claim.stop_reason is not null or v_claim.is_earmark and exists (
+  v_ends := v_row.state = 'stopping' and v_claim.is_reserved and (
+    v_claim.stop_reason is not null or v_claim.is_earmark and exists (
       select from hwqueue.queue q
       where q.queue_id = v_claim.queue_id and v_claim.claimed_at + (q.tuning).earmark_time <= p_now)
     or v_row.victims is not null and v_claim.is_earmark and (v_lease.deadline <= p_now or not exists (

@@ -115,7 +115,7 @@ begin
       p_now);
   when 'replacements' then
     if exists (select from hwqueue.queue q where q.preempt is not null) then
-      perform hwqueue.find_preemptors(least(p_most, 20), p_now);
+      perform hwqueue.find_preemptors(v_from.class_id, p_limit, p_now);
     end if;
     perform hwqueue.reap_teams('{replacement}', least(p_limit, 100), v_budget / 4, v_from, p_now);
     if p_done.again then  -- at the end: a node that comes back waits for its row
@@ -171,6 +171,8 @@ begin
     claimed_at = c.claimed_at - v_step, stop_requested_at = case
       when c.stop_requested_at between p_now and p_was then p_now else c.stop_requested_at end,
     stop_by = case when c.stop_reason = 'run_time_exceeded' then least(c.stop_by, p_now + c.claim_timeout)
+      when c.stop_reason = 'preempted' and exists (
+        select from hwqueue.replacement r where c.lease_id = any (r.victims)) then c.stop_by - v_step
       else c.stop_by end
   where c.lease_id = any (v_claims);
   update hwqueue.node_state s

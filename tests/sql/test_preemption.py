@@ -77,6 +77,7 @@ def test_the_room_is_booked_before_anyone_goes(api: Api, queue: str) -> None:
     assert event["detail"]["lease_id"] == str(lease)
     assert api.claimed(node, queue, qty=9) == []
     release(api, claim)
+    assert str(lease) not in str(api.lease(claim["lease_id"])), "it may be another tenant's"
     assert api.claimed(node, queue, qty=9) == []
     reap(api)
     [preemptor] = api.claim(node, queue, qty=9)
@@ -362,3 +363,98 @@ def test_guaranteed_leases_are_seated(api: Api, clock: Clock, queue: str, seed: 
                 api.rows("complete_lease", **token(running[lease]))
         reap(api)
         api.rows("cancel_leases", filter={"queue": queue}) if chance.random() < 0.3 else None
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_those_that_no_stop_helps_are_not_in_front(api: Api, queue: str, many: bool) -> None:
+    """Many leases of a class that fits nowhere; one of its own class that holds another lease back."""
+    node = api.node(gpus=gpus(2))
+    claims = fill(api, node, queue, SCAVENGER, SCAVENGER)
+    api.rows("set_queue_policy", queue=queue, policy={"preempt": {"enabled": False}})
+    if many:
+        for _ in range(1001):
+            api.spawn(queue, tenant=GUARANTEED, placement={"resources": {"gpu": 99}})
+    else:
+        held = api.spawn(queue, tenant=GUARANTEED, **GPU)
+        api.spawn(queue, tenant=GUARANTEED, replaces={"lease": str(held)}, **GPU)
+    reap(api)
+    api.rows("set_queue_policy", queue=queue, policy={"preempt": PREEMPT})
+    api.spawn(queue, tenant=GUARANTEED, **GPU)
+    reap(api)
+    assert len(asked(api, *claims)) == 1
+
+
+def test_where_terms_refuse_it_another_node_is_tried(api: Api, dsn: str, clock: Clock, queue: str) -> None:
+    """However many would cost less; nodes that were tried in vain are free for claims at once."""
+    nodes = [api.node(gpus=gpus(2)) for _ in range(6)]
+    claims = fill(api, nodes[5], queue, SCAVENGER, BEST_EFFORT)
+    clock.advance(timedelta(seconds=1))
+    for node in nodes[:5]:
+        fill(api, node, queue, GUARANTEED, labels={"app": "db"})
+        fill(api, node, queue, SCAVENGER)
+    term = {"leases": {"labels": {"app": "db"}}, "domain": "node", "away": True}
+    api.rows("set_queue_policy", queue=queue, policy={"preempt": {"enabled": False}})
+    api.spawn(queue, tenant=GUARANTEED, placement={**GPU["placement"], "require": [term]})
+    api.settle_terms()
+    api.rows("set_queue_policy", queue=queue, policy={"preempt": PREEMPT})
+    with psycopg.connect(dsn) as other:
+        Api(other).rows("reap")
+        free = api.conn.execute(
+            "select node_id from hwqueue.node_state where node_id = any (%s) for update skip locked",
+            [[node.node_id for node in nodes]],
+        )
+        assert {node_id for (node_id,) in free} == {node.node_id for node in nodes[:5]}
+    assert asked(api, *claims) == claims[:1]
+
+
+def test_a_node_that_does_not_fetch_is_left_alone(api: Api, clock: Clock, queue: str) -> None:
+    """Its worker asks another queue for work: nobody there stops a second time for this lease."""
+    other = api.queue()
+    node = api.node(gpus=gpus(1), heartbeat_timeout=86_400)
+    [claim] = fill(api, node, other, SCAVENGER, claim_timeout=86_400)
+    lease = api.spawn(queue, tenant=GUARANTEED, **GPU)
+    reap(api)
+    release(api, claim)
+    reap(api)
+    assert code(api, lease) == "reserved"
+    clock.advance(timedelta(seconds=31))
+    reap(api)
+    [claim] = api.claim(node, other)
+    clock.advance(timedelta(seconds=20))
+    reap(api)
+    assert asked(api, claim) == []
+
+
+def test_it_runs_and_is_cancelled_while_one_goes_on(api: Api, clock: Clock, queue: str) -> None:
+    """Who was asked for it on a node that was given up is ended all the same."""
+    node = api.node(gpus=gpus(1), heartbeat_timeout=86_400)
+    [claim] = fill(api, node, queue, SCAVENGER, claim_timeout=60)
+    lease = api.spawn(queue, tenant=GUARANTEED, **GPU)
+    reap(api)
+    api.rows("cordon_node", node=node.node_id)
+    reap(api)
+    api.granted(lease, api.node(gpus=gpus(1)), queue)
+    api.rows("cancel_lease", lease=lease)
+    for _ in range(4):
+        api.verdicts(node, claim)
+        clock.advance(timedelta(seconds=29))
+        reap(api)
+    assert api.verdicts(node, claim) == ["lost"]
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_the_clock_is_set_back(api: Api, clock: Clock, queue: str, is_asked: bool) -> None:
+    """One that was asked is ended in time, and a lease that waited preempts."""
+    api.rows("set_queue_policy", queue=queue, policy={"preempt": {"after": 0 if is_asked else 5}})
+    node = api.node(gpus=gpus(1), heartbeat_timeout=86_400)
+    [claim] = fill(api, node, queue, SCAVENGER, claim_timeout=60)
+    api.spawn(queue, tenant=GUARANTEED, **GPU)
+    reap(api)
+    clock.advance(timedelta(hours=-1))
+    reap(api)
+    assert asked(api, claim) == [claim]
+    for _ in range(4):
+        api.verdicts(node, claim)
+        clock.advance(timedelta(seconds=29))
+        reap(api)
+    assert api.verdicts(node, claim) == ["lost"]
