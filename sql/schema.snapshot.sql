@@ -2501,7 +2501,7 @@ COMMENT ON COLUMN hwqueue.limit_rule.changed_from IS 'reap has yet to fold the l
 CREATE FUNCTION hwqueue.find_limit(p_name text) RETURNS hwqueue.limit_rule
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.find_preemptors(p_limit integer, p_now timestamp with time zone) RETURNS void
+CREATE FUNCTION hwqueue.find_preemptors(p_after bigint, p_limit integer, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with time zone, p_left_out text[] DEFAULT '{}'::text[]) RETURNS bigint
@@ -8412,7 +8412,7 @@ REVOKE ALL ON FUNCTION hwqueue.find_lease(p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_limit(p_name text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_preemptors(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_preemptors(p_after bigint, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with time zone, p_left_out text[]) FROM PUBLIC;
 
