@@ -1,5 +1,6 @@
 """Upkeep: a part that takes too long, or fails, undoes no other one."""
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -49,12 +50,8 @@ def plant(conn: psycopg.Connection, clock: Clock) -> Iterator[Plant]:
                 function,
             )
         was = grown[function]
-        begin, select = "\nbegin\n", "  select "  # in PL/pgSQL, and one expression in SQL
-        now = (
-            was.replace(begin, f"{begin}  {statement};\n", 1)
-            if begin in was
-            else was.replace(select, f"{select}{statement} or ", 1)
-        )
+        first, more = (r"\bbegin\b", ";") if "plpgsql" in was else ("  select ", " or ")
+        now = re.sub(first, lambda found: f"{found[0]} {statement}{more}", was, count=1)
         assert now != was
         conn.execute(now.encode())
 
