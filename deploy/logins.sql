@@ -7,6 +7,8 @@
 create role queue_deployer login in role hwqueue_owner;
 -- programs that spawn; your application's own login can have the role instead
 create role queue_producer login in role hwqueue_producer;
+-- the same for one tenant alone; then hwqueue tenant grant queue_tenant NAME --right spawn
+create role queue_tenant login in role hwqueue_tenants;
 -- workers; nodes belong to the login that registers them, so give machines that must not trust each other their own
 create role queue_worker login in role hwqueue_worker;
 -- hwqueue planner: reads what waits and what is free, and sets prices
@@ -21,11 +23,12 @@ create role queue_operator login in role hwqueue_operator;
 -- roles hold on the whole server: who cannot connect to this database can do nothing in it
 revoke connect on database :"app" from public;
 grant connect on database :"app"
-  to queue_deployer, queue_producer, queue_worker, queue_planner, queue_server, queue_operator;
+  to queue_deployer, queue_producer, queue_tenant, queue_worker, queue_planner, queue_server, queue_operator;
 
 -- one transaction that stays open holds back vacuum, new affinity terms and followers of events
 alter role queue_deployer set idle_in_transaction_session_timeout = '1min';
 alter role queue_producer set idle_in_transaction_session_timeout = '1min';
+alter role queue_tenant set idle_in_transaction_session_timeout = '1min';
 alter role queue_worker set idle_in_transaction_session_timeout = '1min';
 alter role queue_planner set idle_in_transaction_session_timeout = '1min';
 alter role queue_server set idle_in_transaction_session_timeout = '1min';
