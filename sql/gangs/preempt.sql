@@ -189,7 +189,7 @@ begin
           and c.stop_requested_at is null
         order by c.lease_id for update skip locked);
       v_entry := (select e from hwqueue.take_free_entries(array[p_lease.lease_id]) e);
-      v_reason := case when cardinality(v_held) < cardinality(v_place.stops) or v_entry.lease_id is null
+      v_reason := case when v_entry.lease_id is null
           or v_entry.held_by <> 'time'
           or v_entry.available_at > greatest(p_now, p_lease.available_at, p_lease.created_at) or exists (
             select from hwqueue.claim c
