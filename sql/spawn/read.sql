@@ -54,12 +54,11 @@ begin
          jsonb_object_agg(c.task, c.defaults) filter (where c.defaults <> '{}')
   into v_class_ids, v_tasks, v_has_own, v_tiers, v_have_slots, v_has_limits, v_defaults
   from (
-    select k.numbers, k.has_own, k.has_limits, n.task, t.defaults,
-           k.kind -> 'options' ->> 'tenant' as tenant, case when k.kind is not null
+    select k.numbers, k.has_own, k.has_limits, n.task, t.defaults, o.options ->> 'tenant' as tenant,
+           case when k.kind is not null
              then hwqueue.spawn_class(p_queue.queue_id, hwqueue.json_text(hwqueue.check_object(k.kind,
                  array['task', 'params', 'options'], 'lease') -> 'task', 'task', 200),
-               hwqueue.class_options(hwqueue.with_defaults(coalesce(nullif(k.kind -> 'options', 'null'),
-                 '{}'), t.defaults))) end as class_id
+               hwqueue.class_options(o.options)) end as class_id
     from (select case when v_is_list or a.ordinality = any (v_of)  -- what no element has is not read
                    then hwqueue.spawn_kind(a.value) end as kind, array_agg(a.ordinality) as numbers,
                  bool_or(a.value -> 'options' ?| hwqueue.spawn_options()) as has_own,
@@ -71,6 +70,9 @@ begin
       select case when n.task is not null then hwqueue.with_tenant(d.defaults) end as defaults
       from (select (select t.defaults from hwqueue.task t where t.name = n.task) as defaults offset 0) d
       offset 0) t
+    cross join lateral (
+      select hwqueue.with_defaults(coalesce(nullif(k.kind -> 'options', 'null'), '{}'), t.defaults) as options
+      offset 0) o
     offset 0) c
   cross join lateral (
     select case when c.tenant is not null

@@ -17,6 +17,7 @@ from tests.counted import counting
 from tests.sql.api import Api, Node
 from tests.sql.explained import explain
 from tests.sql.placed import codes, reasons, verdict
+from tests.sql.test_tenants_apart import limited
 
 pytestmark = pytest.mark.usefixtures("sound")
 
@@ -279,6 +280,34 @@ def test_no_more_than_may_wait(api: Api, clock: Clock, node: Node, lab: str, fil
     clock.advance(timedelta(seconds=4))
     api.reap()
     api.spawn(queues[0], tenant=lab)
+
+
+def test_a_caller_for_one_tenant_has_what_it_may(api: Api, queue: str, lab: str) -> None:
+    """Also where it names no tenant."""
+    tenant(api, lab, pending=1, slots=1, tier="scavenger")
+    api.rows("set_queue_policy", queue=queue, policy={"everywhere_tenants": ["*"]})
+    options = {"unique": {"key": "k"}}
+    batches: list[Any] = [
+        [{"task": "t"}],
+        {"kinds": [{"task": "t"}], "each": [{}]},
+        [{"task": "t", "options": options}],
+    ]
+    with limited(api, lab):
+        leases = [
+            row["lease_id"]
+            for each in batches
+            for row in api.rows("spawn_leases", queue=queue, leases=Jsonb(each))
+        ]
+        leases.append(api.spawn(queue))
+        assert [lanes_of(api, lease) for lease in leases] == [[SLOTS]] * 4
+        api.reap()
+        for each in batches:
+            api.refused("QHT03", "spawn_leases", queue=queue, leases=Jsonb(each))
+        api.refused("QHT03", "spawn_lease", queue=queue, task="t")
+        api.refused("QHT03", "spawn_gang", queue=queue, members=Jsonb([{"task": "t", "count": 2}]))
+        api.refused("QHT03", "spawn_everywhere", queue=queue, task="t")
+    tiers = "select array_agg(distinct tier) from hwqueue.scheduled"
+    assert api.one(tiers) == [2]
 
 
 def test_new_classes_are_refused(api: Api, queue: str, lab: str, film: str) -> None:
