@@ -95,8 +95,8 @@ $$;
 -- that queue would have to be possible. Of a step of a run only priority, available_at and deadline can
 -- be changed.
 -- Locks: the entry; its keys, if it moves; the lease row; as put_back. Raises: QHL03 finished, QHL04,
--- QHL07 claimed, QHF05 a step of a run, QHQ01, QHT02 when its key is taken there, QHA01, QHC03, QHC04,
--- QHW01, QHA02, QHA03.
+-- QHL07 claimed, QHF05 a step of a run, QHQ01, QHT02 when its key is taken there, QHT03 of new classes,
+-- QHA01, QHC03, QHC04, QHW01, QHA02, QHA03.
 -- Idempotent: but for the position. Wakes: waiting workers, when it is claimable at once.
 create or replace function hwqueue.update_lease(p_lease uuid, p_changes jsonb) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -175,6 +175,8 @@ begin
         else v_class.labels end,
       case when v_asks then hwqueue.spawn_placement(p_changes, 'changes') else v_class.placement end,
       v_class.patience, null, v_class.max_run, v_class.is_choice)), p_lease);
+  perform hwqueue.admit_tenant(v_class.tenant, v_class_id, v_now, '{classes}')
+  where v_class_id <> v_lease.class_id and v_class.tenant <> '';
   if hwqueue.my_tenants() is not null then
     perform hwqueue.check_own_class(c, 'changes', null)
     from hwqueue.placement_class c where c.class_id = v_class_id;

@@ -323,7 +323,7 @@ $$;
 -- Locks: the run; tallies of items; the steps; new classes. It waits up to five seconds (or lock_timeout) for
 -- a settlement that has released one of the steps and is still open. Raises: QHF03, QHF04 for a run that has
 -- ended, or a step that is named and was released, QHF06, QHL09, QHC03, QHC04 naming both sides, QHW01,
--- QHF02, QHQ01, QHA01, QHA02, QHA03. Idempotent.
+-- QHF02, QHQ01, QHT03 of new classes, QHA01, QHA02, QHA03. Idempotent.
 create or replace function hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[] default null)
 returns table (step_no int, step text, kind text, state text, changed boolean, placement jsonb,
   came_from jsonb)
@@ -347,6 +347,7 @@ begin
     v_class := ((hwqueue.step_class(v_workflow.settings, v_run, v_specs[v_group.steps[1]], v_group.content,
       false)).class).class_id;
     continue when (v_class, v_group.own) is not distinct from (v_group.class_id, v_group.former);
+    perform hwqueue.admit_tenant(v_run.tenant, v_class, hwqueue.clock(), '{classes}');
     v_changed := v_changed || v_group.steps;
     update hwqueue.step s set class_id = v_class, own = v_group.own
     where s.run_id = p_run and s.step_no = any (v_group.steps);

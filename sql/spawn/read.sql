@@ -229,11 +229,11 @@ $$;
 
 -- Returns the row that says what a tenant may have, and refuses a spawn of one that has all of it: leases
 -- that wait, and, of a class that is new, placement classes. What reap counted more than ten seconds ago does
--- not count. p_class_id: null: whatever class.
+-- not count. p_what: what it adds to. Volatile, so that it sees the class that the same statement has written.
 -- Raises: QHT03.
-create or replace function hwqueue.admit_tenant(p_tenant text, p_class_id bigint, p_now timestamptz)
-returns hwqueue.tenant
-language plpgsql stable
+create or replace function hwqueue.admit_tenant(p_tenant text, p_class_id bigint, p_now timestamptz,
+  p_what text[] default '{pending,classes}') returns hwqueue.tenant
+language plpgsql volatile
 as $$
 declare
   v_row hwqueue.tenant := hwqueue.find_tenant(p_tenant);
@@ -247,7 +247,7 @@ begin
       jsonb_build_object('tenant', p_tenant, 'what', u.what, 'used', u.used, 'limit', u.most,
         'counted_at', v_row.counted_at), 'wait until some are done; an admin may allow more: set_tenant')
     from (select k.what, (v_used -> k.what)::bigint as used, (v_row.spec -> k.what)::bigint as most
-          from unnest(array['pending', 'classes']) k(what)) u
+          from unnest(p_what) k(what)) u
     where u.used >= u.most and (u.what = 'pending' or exists (
       select from hwqueue.placement_class c
       where c.class_id = p_class_id and c.created_xid = pg_current_xact_id_if_assigned()));

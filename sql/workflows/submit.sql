@@ -136,7 +136,6 @@ begin
       'UTF8')), null) end;
   created := run_id = v_run.run_id;
   if created then
-    perform hwqueue.admit_tenant(v_run.tenant, null, p_now);
     perform hwqueue.begin_run(p_workflow, v_run, coalesce(nullif(p_options -> 'steps', 'null'), '{}'), p_now);
   end if;
   state := (select r.state from hwqueue.run r where r.run_id = write_run.run_id);
@@ -209,6 +208,8 @@ begin
       v_queues[v_item.steps[v_no]] := ((v_class.target).queue).queue_id;
     end loop;
   end loop;
+  perform hwqueue.admit_tenant(p_run.tenant, (select max(c) from unnest(v_classes) c), p_now)
+  where p_run.parent_run_id is null;
   insert into hwqueue.step (run_id, step_no, state, lease_id, class_id, queue_id, own)
   select p_run.run_id, d.step_no, 'waiting', case when d.kind = 'task' then v_ids[d.step_no] end,
     v_classes[d.step_no], v_queues[d.step_no], case when p_own ? d.name then nullif(

@@ -326,6 +326,33 @@ def test_new_classes_are_refused(api: Api, queue: str, lab: str, film: str) -> N
     assert not listed["usage"].keys() & {film, ""}  # of many tenants those alone that have all they may
 
 
+def test_no_way_makes_more_classes(api: Api, queue: str, lab: str) -> None:
+    """A batch, a gang, a change of what waits, the steps of a run and their update."""
+    waits = api.spawn(queue, tenant=lab)
+    steps = [{"name": "a", "task": "u"}, {"name": "b", "task": "u", "after": ["a"]}]
+    api.rows("define_workflow", spec={"name": "w", "queue": queue, "steps": steps})
+    run = api.row("submit_workflow", workflow="w", options={"tenant": lab})["run_id"]
+    tenant(api, lab, classes=1)
+    api.reap()
+    labels = {"labels": {"n": "new"}}
+    one = {"task": "t", "options": {"tenant": lab, **labels}}
+    level = {"placement": {"require": [{"label": "x", "op": "exists"}]}}
+    calls: list[tuple[str, Row]] = [
+        ("spawn_leases", {"queue": queue, "leases": Jsonb([one])}),
+        ("spawn_gang", {"queue": queue, "members": Jsonb([{**one, "count": 2}])}),
+        ("submit_workflow", {"workflow": "w", "options": {"tenant": lab, "steps": {"b": level}}}),
+        ("update_lease", {"lease": waits, "changes": labels}),
+        ("update_leases", {"filter": {"queue": queue}, "changes": labels}),
+        ("update_steps", {"run": run, "changes": level}),
+    ]
+    for name, arguments in calls:
+        assert api.refused("QHT03", name, **arguments).detail["what"] == "classes"
+    tenant(api, lab, pending=1)
+    api.rows("update_lease", lease=waits, changes={"priority": 3})
+    tenant(api, lab, pending=None)
+    api.rows("submit_workflow", workflow="w", options={"tenant": lab})
+
+
 def test_runs_go_on_that_were_let_in(api: Api, queue: str, node: Node, lab: str) -> None:
     """Steps are spawned whatever waits; another run is refused."""
     steps = [
