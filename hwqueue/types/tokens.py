@@ -45,7 +45,7 @@ class ApiToken(TokenGrant):
 class EnteredNode:
     """A node that a worker over HTTP has opened.
 
-    others: leases that the request names and other nodes hold. unnamed: `lease_id` and
+    others: leases that the request names and are not the node's. unnamed: `lease_id` and
     `claim_token` of claims that the worker did not name, if it has named all that it knows.
     """
 

@@ -172,9 +172,9 @@ end
 $$;
 
 -- Opens a node for a request of its worker over HTTP: first in the transaction, before the call itself.
--- others: which of p_lease_ids other nodes hold: the request may not name these. unnamed: with p_are_all,
--- which says that the worker knows of no others, [{"lease_id", "claim_token"}] that the node holds besides,
--- at most 1000: an answer that granted them was lost. No row: the token lets nobody in.
+-- others: which of p_lease_ids the node neither holds nor was the last to run: the request may not name them.
+-- unnamed: with p_are_all, which says that the worker knows of no others, [{"lease_id", "claim_token"}] that
+-- the node holds besides, at most 1000: an answer that granted them was lost. No row: the token is void.
 -- Raises: QHN01 for every node that is not the token's, there or not; QHN03 when it was registered again.
 create or replace function hwqueue.enter_node(p_token_sha256 bytea, p_node uuid, p_secret_sha256 bytea,
   p_lease_ids uuid[] default '{}', p_are_all boolean default false)
@@ -198,8 +198,10 @@ begin
   return query
     select v_state.node_epoch,
       case when p_lease_ids = '{}' then p_lease_ids else array(
-        select c.lease_id from hwqueue.claim c
-        where c.lease_id = any (p_lease_ids) and c.node_id <> p_node) end,
+        select i from unnest(p_lease_ids) i
+        where coalesce((select c.node_id from hwqueue.claim c where c.lease_id = i),
+          (select o.node_id from hwqueue.outcome o where o.lease_id = i),
+          (select l.node_id from hwqueue.lease l where l.lease_id = i)) is distinct from p_node) end,
       case when p_are_all then (
         select coalesce(jsonb_agg(k), '[]') from (
           select c.lease_id, c.claim_token from hwqueue.claim c

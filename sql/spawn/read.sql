@@ -229,7 +229,7 @@ $$;
 
 -- Returns the row that says what a tenant may have, and refuses a spawn of one that has all of it: leases
 -- that wait, and, of a class that is new, placement classes. What reap counted more than ten seconds ago does
--- not count. p_what: what it adds to. Volatile, so that it sees the class that the same statement has written.
+-- not count. p_what: what it adds to. Volatile: it sees the class that the same statement has written.
 -- Raises: QHT03.
 create or replace function hwqueue.admit_tenant(p_tenant text, p_class_id bigint, p_now timestamptz,
   p_what text[] default '{pending,classes}') returns hwqueue.tenant

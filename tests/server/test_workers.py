@@ -12,7 +12,8 @@ import pytest
 from hwqueue.client import Client
 from hwqueue.client._http import NODE_CALLS
 from hwqueue.server.models.workers import FORMS
-from hwqueue.types import NodeSpec
+from hwqueue.server.routers import workers
+from hwqueue.types import Claim, EnteredNode, NodeSpec
 from hwqueue.types.nodes import id_of_node
 from tests.server.conftest import V1, Http, Serving, Token, ok, problem
 
@@ -223,6 +224,40 @@ async def test_no_claim_of_another_node_is_touched(
         problem(await other.ask("progress", reports=reports), 422, "QHA01")
     found = sql.get_lease(lease)
     assert (found.state, found.progress) == ("claimed", None)
+
+
+async def test_another_node_may_claim_a_lease_between(
+    machine: Machine, token: Token, sql: Client, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next token can be guessed; what the call did then is undone."""
+    lease = sql.spawn_lease(queue, "draw").lease_id
+    await machine.register()
+    [claim] = await machine.items("claim", queues=[queue])
+    released = of(claim) | {"outcome": "release"}
+    await machine.items("settle", settle=[released], queues=[queue], qty=0)
+    node = uuid4()
+    epoch = sql.register_node(node, NodeSpec(name=str(node), instance_id="first"))
+    enter = workers._enter
+    claims: list[Claim] = []
+
+    async def enter_first(*arguments: Any, **named: Any) -> EnteredNode:
+        entered = await enter(*arguments, **named)
+        claims.extend([] if claims else sql.claim_task([queue], node, epoch))
+        return entered
+
+    monkeypatch.setattr(workers, "_enter", enter_first)
+    guessed: dict[str, Any] = {"lease": str(lease), "token": int(claim["claim_token"]) + 3}
+    problem(await machine.ask("checkpoints", **guessed, name="a"), 409, "QHL01")
+    assert claims[0].claim_token == guessed["token"]
+    assert sql.lease_checkpoints(lease) == []
+
+
+async def test_no_lane_is_closed_by_a_lease_that_waits(machine: Machine, sql: Client, queue: str) -> None:
+    sql.create_limit(f"l-{queue}", {"slots": 1})
+    lease = sql.spawn_lease(queue, "draw", limits=[f"l-{queue}"]).lease_id
+    await machine.register()
+    body: dict[str, Any] = {"name": f"l-{queue}", "lease": str(lease), "retry_after": 600}
+    problem(await machine.ask("throttle", **body), 409, "QHL01")
 
 
 async def test_a_run_is_read_by_who_runs_a_step_of_it(machine: Machine, sql: Client, queue: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.sql.api import Api, Node
+from tests.sql.api import Api, Node, settlement
 from tests.sql.logins import WORKER, Logins
 
 _numbers = count(1)
@@ -178,12 +178,16 @@ def test_nothing_is_adopted_where_a_worker_would_hand_it_back(api: Api, bound: B
 
 def test_it_says_what_others_hold_and_what_was_not_named(api: Api, bound: Bound) -> None:
     queue = api.queue()
-    mine, also = api.running(queue, bound.own), api.running(queue, bound.own)
+    mine, also, *ended = [api.running(queue, bound.own) for _ in range(4)]
     theirs, waits = api.running(queue), api.spawn(queue)
-    named = [mine["lease_id"], theirs["lease_id"], waits, uuid4()]
-    assert bound.enter(lease_ids=named) == {
-        "node_epoch": 1, "others": [theirs["lease_id"]], "unnamed": None,
-    }  # fmt: skip
+    gone = uuid4()
+    for claim, outcome in zip(ended, ("release", "complete"), strict=True):  # its own until another has them
+        settled = [settlement(claim, outcome)]
+        node = {"node": bound.node, "epoch": bound.epoch}
+        api.rows("settle_and_claim", **node, settle=settled, queues=[queue], qty=0)
+    named = [*(claim["lease_id"] for claim in ended), mine["lease_id"], theirs["lease_id"], waits, gone]
+    others = [theirs["lease_id"], waits, gone]
+    assert bound.enter(lease_ids=named) == {"node_epoch": 1, "others": others, "unnamed": None}
     unnamed = {"lease_id": str(also["lease_id"]), "claim_token": also["claim_token"]}
     assert bound.enter(lease_ids=named, are_all=True)["unnamed"] == [unnamed]
     assert bound.enter(are_all=True)["others"] == []

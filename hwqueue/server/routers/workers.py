@@ -121,10 +121,8 @@ async def _make(
     entered = await _enter(
         client, caller, node_id, secret, lease_ids=list(named), are_all=call is calls.HEARTBEAT_NODE
     )
-    if "lease" in given and entered.others:
-        raise LeaseLost(
-            f"lease {given['lease']} is claimed by another node", detail={"lease_id": str(given["lease"])}
-        )
+    if "lease" in given:
+        _refuse_others(entered)
     for name in ("reports", "logs"):
         if name in given and entered.others:
             others = set(entered.others)
@@ -135,6 +133,8 @@ async def _make(
         if name in given:
             values[f"p_{name}"] = timedelta(seconds=given[name]) if sql_type == "interval" else given[name]
     found = answer_of(call, await client._call(call, **values))
+    if "lease" in given:  # another node may have claimed it meanwhile: then nothing of this stays
+        _refuse_others(await _enter(client, caller, node_id, secret, lease_ids=list(named)))
     if entered.unnamed:
         found["items"] += [
             {
@@ -146,6 +146,13 @@ async def _make(
             for each in entered.unnamed
         ]
     return found
+
+
+def _refuse_others(entered: EnteredNode) -> None:
+    """Refuse a call about a lease that is another node's. Raises: LeaseLost."""
+    if entered.others:
+        lease = str(entered.others[0])
+        raise LeaseLost(f"lease {lease} is not claimed by this node", detail={"lease_id": lease})
 
 
 async def _enter(
