@@ -181,7 +181,8 @@ begin
         group by 1) w on w.class_id = c.class_id
       where c.retired_at is null and c.tenant <> ''
       group by 1) u
-    where case t.name when '*' then not exists (select from hwqueue.tenant x where x.name = u.tenant)
+    where case t.name when '*' then not exists (
+          select from hwqueue.tenant x where x.name = u.tenant and x.name <> '*')
         and (u.pending >= (t.spec -> 'pending')::bigint or u.classes >= (t.spec -> 'classes')::bigint)
       else u.tenant = t.name end), '{}')
   where t.name = any (v_names);

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
-from itertools import count
+from itertools import count, product
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -312,14 +312,15 @@ def test_a_caller_for_one_tenant_has_what_it_may(api: Api, queue: str, lab: str)
 
 def test_new_classes_are_refused(api: Api, queue: str, lab: str, film: str) -> None:
     tenant(api, "*", classes=2)
-    for number in range(2):
-        api.spawn(queue, tenant=lab, labels={"n": str(number)})
+    for number, name in product((0, 1), (lab, "*")):  # the row's name is one of a tenant, too
+        api.spawn(queue, tenant=name, labels={"n": str(number)})
     api.spawn(queue, tenant=film)
     api.reap()
     api.spawn(queue, tenant=lab, labels={"n": "1"})
     options = {"tenant": lab, "labels": {"n": "2"}}
     refusal = api.refused("QHT03", "spawn_lease", queue=queue, task="t", options=options)
     assert (refusal.detail["what"], refusal.detail["used"]) == ("classes", 2)
+    api.refused("QHT03", "spawn_lease", queue=queue, task="t", options=options | {"tenant": "*"})
     api.spawn(queue, **options | {"tenant": film})
     [listed] = api.rows("list_tenants", name="*")
     assert listed["usage"].keys() >= {lab}
