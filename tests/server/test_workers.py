@@ -226,8 +226,9 @@ async def test_no_claim_of_another_node_is_touched(
     assert (found.state, found.progress) == ("claimed", None)
 
 
+@pytest.mark.parametrize("route", ["checkpoints", "logs", "progress"])
 async def test_another_node_may_claim_a_lease_between(
-    machine: Machine, token: Token, sql: Client, queue: str, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, sql: Client, queue: str, monkeypatch: pytest.MonkeyPatch, route: str
 ) -> None:
     """The next token can be guessed; what the call did then is undone."""
     lease = sql.spawn_lease(queue, "draw").lease_id
@@ -246,10 +247,17 @@ async def test_another_node_may_claim_a_lease_between(
         return entered
 
     monkeypatch.setattr(workers, "_enter", enter_first)
-    guessed: dict[str, Any] = {"lease": str(lease), "token": int(claim["claim_token"]) + 3}
-    problem(await machine.ask("checkpoints", **guessed, name="a"), 409, "QHL01")
-    assert claims[0].claim_token == guessed["token"]
-    assert sql.lease_checkpoints(lease) == []
+    guess = int(claim["claim_token"]) + 3
+    item = {"lease_id": str(lease), "claim_token": guess}
+    bodies: dict[str, dict[str, Any]] = {
+        "checkpoints": {"lease": str(lease), "token": guess, "name": "a"},
+        "logs": {"logs": [item | {"lines": [LINE]}]},
+        "progress": {"reports": [item | {"fraction": 0.5}]},
+    }
+    problem(await machine.ask(route, **bodies[route]), 409, "QHL01")
+    assert claims[0].claim_token == guess
+    assert (sql.lease_checkpoints(lease), sql.lease_logs(lease)) == ([], [])
+    assert sql.get_lease(lease).progress is None
 
 
 async def test_no_lane_is_closed_by_a_lease_that_waits(machine: Machine, sql: Client, queue: str) -> None:

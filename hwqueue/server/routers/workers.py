@@ -118,9 +118,8 @@ async def _make(
     """Make a call for a node, in the transaction that has opened it."""
     call, (node_id, secret) = node_call.call, opened
     named = set(_leases_of(given))
-    entered = await _enter(
-        client, caller, node_id, secret, lease_ids=list(named), are_all=call is calls.HEARTBEAT_NODE
-    )
+    are_all = call is calls.HEARTBEAT_NODE
+    entered = await _enter(client, caller, node_id, secret, lease_ids=list(named), are_all=are_all)
     if "lease" in given:
         _refuse_others(entered)
     for name in ("reports", "logs"):
@@ -133,7 +132,8 @@ async def _make(
         if name in given:
             values[f"p_{name}"] = timedelta(seconds=given[name]) if sql_type == "interval" else given[name]
     found = answer_of(call, await client._call(call, **values))
-    if "lease" in given:  # another node may have claimed it meanwhile: then nothing of this stays
+    named.difference_update(entered.others)
+    if named and not are_all:  # another node may have claimed one meanwhile: then nothing of this stays
         _refuse_others(await _enter(client, caller, node_id, secret, lease_ids=list(named)))
     if entered.unnamed:
         found["items"] += [
