@@ -87,7 +87,7 @@ begin
   else
     v_target := hwqueue.find_spawn_queue(v_spec ->> 'queue', v_spec ->> 'task');
     perform hwqueue.read_single_spawn(v_target.queue, v_spec ->> 'task', v_spec -> 'params',
-      hwqueue.with_defaults(v_options, v_target.defaults), p_now);
+      hwqueue.with_defaults(v_options, v_target.defaults), p_now, '{}');
     v_row.tenant := coalesce(v_options ->> 'tenant', '');
   end if;
   return v_row;

@@ -256,10 +256,12 @@ begin
 end
 $$;
 
--- Reads and checks a spawn outside a batch. p_options has the defaults of the task already.
+-- Reads and checks a spawn outside a batch. p_options has the defaults of the task already. p_what: as
+-- admit_tenant; '{}': nothing is spawned now.
 -- Locks: a new class. Raises: QHA01, QHC03, QHC04, QHW01, naming the field; QHM01, QHM03, QHT03.
 create or replace function hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb,
-  p_options jsonb, p_now timestamptz) returns hwqueue.spawn_request
+  p_options jsonb, p_now timestamptz, p_what text[] default '{pending,classes}')
+returns hwqueue.spawn_request
 language plpgsql volatile
 as $$
 declare
@@ -268,7 +270,7 @@ declare
   v_place hwqueue.lane_list;
 begin
   if p_options ? 'tenant' then
-    v_tenant := hwqueue.admit_tenant(p_options ->> 'tenant', v_class_id, p_now);
+    v_tenant := hwqueue.admit_tenant(p_options ->> 'tenant', v_class_id, p_now, p_what);
     v_place.tier := v_tenant.tier;
   end if;
   if p_queue.limits <> '{}' or p_options ? 'limits' or v_tenant.spec ? 'slots' then

@@ -327,6 +327,19 @@ def test_new_classes_are_refused(api: Api, queue: str, lab: str, film: str) -> N
     assert not listed["usage"].keys() & {film, ""}  # of many tenants those alone that have all they may
 
 
+def test_a_schedule_is_written_whatever_waits(api: Api, queue: str, lab: str) -> None:
+    """Its times are refused, each when it comes."""
+    tenant(api, lab, pending=1)
+    api.spawn(queue, tenant=lab)
+    api.reap()
+    spec = {"queue": queue, "task": "t", "every": "1 h", "options": {"tenant": lab}}
+    name = fresh("schedule")
+    api.rows("create_schedule", name=name, spec=spec)
+    fired = api.row("trigger_schedule", name=name)
+    assert fired["outcome"] == "failed"
+    assert "QHT03" in fired["error"]
+
+
 def test_no_way_makes_more_classes(api: Api, queue: str, lab: str) -> None:
     """A batch, a gang, a change of what waits, the steps of a run and their update."""
     waits = api.spawn(queue, tenant=lab)
