@@ -745,8 +745,8 @@ COMMENT ON COLUMN hwqueue.tenant.tier IS 'of its leases from now on: those of an
 
 COMMENT ON COLUMN hwqueue.tenant.usage IS '{name: {what: how many}} of what has a quota, as reap has counted it; in the row * of those tenants without a row that have all they may';
 
-CREATE FUNCTION hwqueue.admit_tenant(p_tenant text, p_class_id bigint, p_now timestamp with time zone) RETURNS hwqueue.tenant
-    LANGUAGE plpgsql STABLE;
+CREATE FUNCTION hwqueue.admit_tenant(p_tenant text, p_class_id bigint, p_now timestamp with time zone, p_what text[] DEFAULT '{pending,classes}'::text[]) RETURNS hwqueue.tenant
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.admit_work(p_tenant text, p_steps integer, p_nested integer) RETURNS void
     LANGUAGE plpgsql;
@@ -4366,7 +4366,7 @@ CREATE FUNCTION hwqueue.read_schedule(p_name text, p_spec jsonb, p_now timestamp
     LANGUAGE plpgsql
     SET "TimeZone" TO 'UTC';
 
-CREATE FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
+CREATE FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_what text[] DEFAULT '{pending,classes}'::text[]) RETURNS hwqueue.spawn_request
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_place hwqueue.lane_list, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
@@ -7754,7 +7754,7 @@ REVOKE ALL ON FUNCTION hwqueue.add_uses(p_load hwqueue.node_load, p_node hwqueue
 
 REVOKE ALL ON FUNCTION hwqueue.admit_class(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, OUT term_deltas jsonb, OUT reason text, OUT is_named boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.admit_tenant(p_tenant text, p_class_id bigint, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.admit_tenant(p_tenant text, p_class_id bigint, p_now timestamp with time zone, p_what text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.admit_work(p_tenant text, p_steps integer, p_nested integer) FROM PUBLIC;
 
@@ -9442,7 +9442,7 @@ REVOKE ALL ON FUNCTION hwqueue.read_run(p_workflow hwqueue.workflow, p_input jso
 
 REVOKE ALL ON FUNCTION hwqueue.read_schedule(p_name text, p_spec jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_what text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_place hwqueue.lane_list, p_now timestamp with time zone) FROM PUBLIC;
 

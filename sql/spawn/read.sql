@@ -48,12 +48,13 @@ declare
   v_detail text;
   v_hint text;
 begin
-  select array_agg(c.class_id order by n.number), array_agg(c.task order by n.number), bool_or(c.has_own),
-         array_agg((r.tenant).tier order by n.number), array_agg((r.tenant).spec ? 'slots' order by n.number),
-         bool_or(c.has_limits or (r.tenant).spec ? 'slots'),
+  select array_agg(c.class_id), array_agg(c.task), bool_or(c.has_own),
+         case when count(c.tenant) > 0 then array_agg((c.tenant).tier) end,
+         array_agg((c.tenant).spec ? 'slots'), bool_or(c.has_limits or (c.tenant).spec ? 'slots'),
          jsonb_object_agg(c.task, c.defaults) filter (where c.defaults <> '{}')
   into v_class_ids, v_tasks, v_has_own, v_tiers, v_have_slots, v_has_limits, v_defaults
-  from (
+  from (  -- in the order of the elements, once for all lists
+    select g.class_id, g.task, g.has_own, g.has_limits, g.defaults, r.tenant from (
     select k.numbers, k.has_own, k.has_limits, n.task, t.defaults, o.options ->> 'tenant' as tenant,
            case when k.kind is not null
              then hwqueue.spawn_class(p_queue.queue_id, hwqueue.json_text(hwqueue.check_object(k.kind,
@@ -73,11 +74,11 @@ begin
     cross join lateral (
       select hwqueue.with_defaults(coalesce(nullif(k.kind -> 'options', 'null'), '{}'), t.defaults) as options
       offset 0) o
-    offset 0) c
-  cross join lateral (
-    select case when c.tenant is not null
-      then hwqueue.admit_tenant(c.tenant, c.class_id, p_now) end as tenant offset 0) r
-  cross join unnest(c.numbers) n(number);
+    offset 0) g
+    cross join lateral (
+      select case when g.tenant is not null
+        then hwqueue.admit_tenant(g.tenant, g.class_id, p_now) end as tenant offset 0) r
+    cross join unnest(g.numbers) n(number) order by n.number) c;
   if v_has_limits or p_queue.limits <> '{}' then
     v_lanes := array(
       select row(l.lanes, null)::hwqueue.lane_list
@@ -266,24 +267,27 @@ language plpgsql volatile
 as $$
 declare
   v_class_id bigint := hwqueue.spawn_class(p_queue.queue_id, p_task, hwqueue.class_options(p_options));
-  v_tenant hwqueue.tenant;
-  v_place hwqueue.lane_list;
+  v_tier smallint;  -- scalars: rows cost each spawn more
+  v_has_slots boolean;
+  v_lanes hwqueue.lane_ref[];
 begin
   if p_options ? 'tenant' then
-    v_tenant := hwqueue.admit_tenant(p_options ->> 'tenant', v_class_id, p_now, p_what);
-    v_place.tier := v_tenant.tier;
+    select t.tier, t.spec ? 'slots' into v_tier, v_has_slots
+    from hwqueue.admit_tenant(p_options ->> 'tenant', v_class_id, p_now, p_what) t;
   end if;
-  if p_queue.limits <> '{}' or p_options ? 'limits' or v_tenant.spec ? 'slots' then
-    v_place.lanes := (select l.lanes from hwqueue.read_limits(p_options -> 'limits',
-      hwqueue.limits_of(p_queue.limits, v_tenant.spec ? 'slots'), coalesce(p_options ->> 'tenant', '')) l);
+  if p_queue.limits <> '{}' or p_options ? 'limits' or v_has_slots then
+    v_lanes := (select l.lanes from hwqueue.read_limits(p_options -> 'limits',
+      hwqueue.limits_of(p_queue.limits, v_has_slots), coalesce(p_options ->> 'tenant', '')) l);
   end if;
   if p_options ?| hwqueue.spawn_options() then
     return hwqueue.read_spawn(1, hwqueue.new_id(), v_class_id, p_task, hwqueue.check_payload(
-      coalesce(p_params, '{}'), 'params', p_queue.max_params_bytes), p_options, v_place, p_now);
+      coalesce(p_params, '{}'), 'params', p_queue.max_params_bytes), p_options,
+      row(v_lanes, v_tier)::hwqueue.lane_list, p_now);
   end if;
   -- with a constant null Postgres drops every part of the expression that reads options
   return hwqueue.read_spawn(1, hwqueue.new_id(), v_class_id, p_task, hwqueue.check_payload(
-    coalesce(p_params, '{}'), 'params', p_queue.max_params_bytes), null, v_place, p_now);
+    coalesce(p_params, '{}'), 'params', p_queue.max_params_bytes), null,
+    row(v_lanes, v_tier)::hwqueue.lane_list, p_now);
 end
 $$;
 
