@@ -42,6 +42,8 @@ class Limit:
     @property
     def words(self) -> str:
         """What it bounds: `2 at once, each key`."""
+        if self.spec.get("by") == "quota":
+            return "as many at once as each tenant has slots"
         if self.kind == "slots":
             said = f"{self.spec['slots']} at once"
         elif self.kind == "rate":
