@@ -22,12 +22,21 @@ from hwqueue.cli.lease_logs import follow as follow_lines
 from hwqueue.cli.lease_view import error_line, show_lease, wait_with_bar
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, fields_of, say, say_more, show_item, show_items, show_one, show_rows
-from hwqueue.cli.tables import row_of
+from hwqueue.cli.tables import Row, row_of
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError, LeaseError
 from hwqueue.meanings import meaning
 from hwqueue.text import duration
-from hwqueue.types import LeaseEvent, LeaseFilter, LeaseState, LeaseSummary, SignalSent, SpawnResult, Victim
+from hwqueue.types import (
+    LeaseEvent,
+    LeaseFilter,
+    LeaseState,
+    LeaseSummary,
+    Preemption,
+    SignalSent,
+    SpawnResult,
+    Victim,
+)
 
 app = Commands("Spawn work, look at it, cancel it, run it again.")
 
@@ -184,13 +193,24 @@ def explain(
     show_explanation(ctx, explanation, nodes)
 
 
+_NO_ROOM = {
+    "not_pending": "the lease is not pending, so it needs no room",
+    "fits": "a node has room for it now, so none has to stop",
+    "no_victims": "no node would have room for it if leases of later tiers stopped: hwqueue lease explain",
+}
+
+
+def _room(found: Preemption) -> Row:
+    if not found.node:
+        return {"room": _NO_ROOM.get(found.reason or "", found.reason)}
+    row = row_of(Victim, "lease_id queue task tenant tier ran", ran=lambda victim: duration(victim.ran))
+    return {"room": f"on {found.node}, once these have stopped", "leases": list(map(row, found.victims))}
+
+
 @app.command("hwqueue lease preemption 01890a5d-ac96-774b-bcce-b302099a8057")
 def preemption(ctx: typer.Context, lease_id: LeaseId) -> None:
     """Show where a pending lease would get room if leases of later tiers stopped; none is asked."""
-    found = ask(ctx, Client.preview_preemption, identifier(lease_id, "LEASE_ID"))
-    say(ctx, f"on {found.node}, once these have stopped:" if found.node else str(found.reason))
-    row = row_of(Victim, "lease_id queue task tenant tier ran", ran=lambda victim: duration(victim.ran))
-    show_items(ctx, found.victims, row)
+    show_item(ctx, ask(ctx, Client.preview_preemption, identifier(lease_id, "LEASE_ID")), _room)
 
 
 @app.command("hwqueue lease history 01890a5d-ac96-774b-bcce-b302099a8057")

@@ -45,6 +45,13 @@ def names_of(kind: Any, *more: str) -> set[str]:
     return {field.name for field in dataclasses.fields(kind)} | set(more)
 
 
+def test_a_preview_of_preemption_says_why_nothing_would_stop(cli: Cli) -> None:
+    cli("queue", "create", "renders")
+    lease = json.loads(cli("lease", "spawn", "renders", "draw", "--json"))["lease_id"]
+    assert "no node would have room" in cli("lease", "preemption", lease)
+    assert json.loads(cli("lease", "preemption", lease, "--json"))["reason"] == "no_victims"
+
+
 def test_json_has_every_field_of_what_the_client_returned(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
