@@ -26,7 +26,7 @@ TellLine = Callable[[dict[str, Any]], None]
 
 LEASE_FIELDS = ("lease_id", "task", "queue", "attempt")
 OF_EVERY_RECORD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
-_NOISY = ("alembic",)
+_NOISY = ("alembic", "httpx")
 
 _current: ContextVar[about | None] = ContextVar("hwqueue_lease", default=None)
 
@@ -147,7 +147,7 @@ _FORMATTERS: Mapping[LogFormat, type[logging.Formatter]] = {"text": TextFormatte
 def set_up(settings: LogSettings) -> None:
     """Write the records of all loggers to standard error; for a process of our own.
 
-    What alembic says at its level INFO is left out, unless the level is debug.
+    What alembic and httpx say at their level INFO is left out, unless the level is debug.
     """
     global _settings  # noqa: PLW0603 - one process has one log
     _settings = settings

@@ -123,6 +123,7 @@ def test_the_root_logger_is_set_up_and_noise_is_left_out(capsys: pytest.CaptureF
     assert logs.settings_in_force() is None
     logs.set_up(logs.LogSettings("json", "info"))
     logging.getLogger("alembic.runtime.plugins").info("setting up a plugin")
+    logging.getLogger("httpx").info("HTTP Request: POST /settle")
     logging.getLogger("shop").debug("too low")
     logging.getLogger("shop").info("an order")
     [line] = capsys.readouterr().err.splitlines()
