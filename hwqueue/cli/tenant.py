@@ -14,14 +14,15 @@ from hwqueue.types import Tenant
 
 app = Commands("Whose leases run first, how much of what a tenant may have, and which logins call for it.")
 
-Name = Annotated[str, Argument(help="Name of the tenant; *: all without a row.")]
+Name = Annotated[str, Argument(help="Name of the tenant.")]
+NameOrAll = Annotated[str, Argument(help="Name of the tenant; *: all without a row.")]
 Login = Annotated[str, Argument(help="A login of the database, with the role hwqueue_tenants.")]
 
 
 @app.command("hwqueue tenant set lab --tier scavenger --slots 40 --pending none")
 def set_(
     ctx: typer.Context,
-    name: Name,
+    name: NameOrAll,
     *,
     tier: Annotated[
         Literal["guaranteed", "best_effort", "scavenger"] | None,
@@ -53,7 +54,7 @@ def list_(
 
 
 @app.command("hwqueue tenant drop lab")
-def drop(ctx: typer.Context, name: Name) -> None:
+def drop(ctx: typer.Context, name: NameOrAll) -> None:
     """Drop the row of a tenant and its logins; its leases that wait keep their tier."""
     done = ask(ctx, Client.drop_tenant, name)
     say(ctx, f"{name} is dropped" if done else f"no tenant {name} has a row or a login")
@@ -62,7 +63,7 @@ def drop(ctx: typer.Context, name: Name) -> None:
 
 
 @app.command("hwqueue tenant show lab")
-def show(ctx: typer.Context, name: Name) -> None:
+def show(ctx: typer.Context, name: NameOrAll) -> None:
     """Show a tenant and the logins that are bound to it."""
     found = ask(ctx, Client.list_tenants, name=name)
     if not found:

@@ -74,8 +74,7 @@ end
 $$;
 
 -- Drops a limit and returns whether it was there. What waits in its lanes goes on without it.
--- Locks: its row. Raises: QHM03 while a queue names it, or for the one of the slots of tenants, QHA03.
--- Idempotent.
+-- Locks: its row. Raises: QHM03 while a queue names it, or for that of tenants' slots, QHA03. Idempotent.
 create or replace function hwqueue.drop_limit(p_name text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$

@@ -71,8 +71,7 @@ $$;
 -- and operate those that p_rights has. spawn: leases, gangs, everywhere tasks and runs. operate: change,
 -- cancel, requeue, signal and delete them. A call that needs a right needs it for each tenant that the login
 -- calls for, which it narrows with hwqueue.tenant.
--- Locks: its row. Raises: QHA01 for a login that is not bound, or may call more than bound logins; QHA03.
--- Idempotent.
+-- Locks: its row. Raises: QHA01 for '*' and for a login that may call other things, too; QHA03. Idempotent.
 create or replace function hwqueue.grant_tenant(p_login text, p_tenant text, p_rights text[] default '{read}')
 returns text[]
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -82,14 +81,16 @@ declare
 begin
   perform hwqueue.require_all_tenants(),
     hwqueue.json_text(to_jsonb(coalesce(p_tenant, '')), 'p_tenant', 100);
+  perform hwqueue.refuse_field('QHA01', 'p_tenant', 'must be one tenant, got "*"', 'grant each by its name')
+  where p_tenant = '*';
   perform hwqueue.json_choice(to_jsonb(r), 'p_rights', array['read', 'spawn', 'operate'])
   from unnest(p_rights) r;
   if not exists (
     select from pg_catalog.pg_roles r
     where r.rolname = p_login and pg_has_role(r.oid, to_regrole('hwqueue_tenants'), 'member')
       and not has_function_privilege(r.oid, 'hwqueue.reap(int, interval)', 'execute')) then
-    perform hwqueue.refuse_field('QHA01', 'p_login',
-      'must be a login that has role hwqueue_tenants, and none that works, operates or administrates',
+    perform hwqueue.refuse_field('QHA01', 'p_login', format('must be a login with role hwqueue_tenants, and '
+      'without hwqueue_worker, hwqueue_operator and hwqueue_admin, got %s', to_json(p_login)),
       'first: create role NAME login in role hwqueue_tenants');
   end if;
   v_rights := array(select r from unnest(array['read', 'spawn', 'operate']) with ordinality w(r, n)

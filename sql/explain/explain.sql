@@ -328,7 +328,7 @@ as $$ begin return (
                when 'revive' then format('being silent: start the worker of %s', a.samples)
                when 'uncordon' then format('being cordoned: hwqueue node uncordon %s',
                  s.value #>> '{samples,0}')
-               when 'admit' then format('being for other tenants: hwqueue node reserve %s', a.samples)
+               when 'admit' then format('being for other tenants: hwqueue node reserve %s TENANT', a.samples)
                when 'tolerate' then format('the taint %s: tolerate it, or take it off %s',
                  hwqueue.taint_text(s.value -> 'predicate'), a.samples)
                when 'serve' then format(case when s.value #> '{predicate,queue}' is not null
@@ -350,7 +350,7 @@ as $$ begin return (
     where s.value ->> 'stage' not in ('free', 'away', 'spread')
     union all
     select 4, 1, jsonb_build_object('action', 'add_node', 'words',
-           left('add a node with ' || hwqueue.class_words(p_class), 400))
+           left(replace('add a node with ' || hwqueue.class_words(p_class), ' with any node', ''), 400))
     where p_fleet ->> 'nodes_matching' = '0'
       and (p_fleet ->> 'nodes_serving' <> '0' or p_fleet ->> 'live' = '0')
     union all

@@ -246,7 +246,7 @@ begin
     perform hwqueue.refuse('QHT03', format('tenant %s has %s %s, and may have %s', to_json(p_tenant), u.used,
         case u.what when 'pending' then 'leases that wait' else 'placement classes' end, u.most),
       jsonb_build_object('tenant', p_tenant, 'what', u.what, 'used', u.used, 'limit', u.most,
-        'counted_at', v_row.counted_at), 'wait until some are done; an admin may allow more: set_tenant')
+        'counted_at', v_row.counted_at), 'wait for some to end; an admin may allow more: hwqueue tenant set')
     from (select k.what, (v_used -> k.what)::bigint as used, (v_row.spec -> k.what)::bigint as most
           from unnest(p_what) k(what)) u
     where u.used >= u.most and (u.what = 'pending' or exists (
