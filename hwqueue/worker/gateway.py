@@ -130,6 +130,7 @@ def _error_of(response: httpx.Response) -> HwqueueError:
     message = problem.get("detail") or f"the server answers {status} {response.reason_phrase}"
     code, hint = problem.get("code"), problem.get("hint")
     if status == 401:
+        hint = "put another token into the file: hwqueue token create NAME --role worker --node NODE"
         return NodeNotBound(message, hint=hint)
     if code in BY_SQLSTATE:
         return BY_SQLSTATE[code](message, detail=problem.get("facts"), hint=hint)

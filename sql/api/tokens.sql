@@ -69,7 +69,7 @@ begin
         select from unnest(p_nodes) n
         where (n ~ '^[A-Za-z0-9_][A-Za-z0-9_.:@/-]{0,252}[*]?$') is not true)) then
     perform hwqueue.refuse_field('QHA01', 'p_nodes', 'must name 1 to 100 nodes, for role worker alone',
-      'give names, or how they begin: array[''edge-*'']');
+      'give names, or how they begin: array[''edge-*''], or --node ''edge-*''');
   end if;
   begin
     insert into hwqueue.api_token (name, secret_sha256, role, tenant, created_at, created_by,
