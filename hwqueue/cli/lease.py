@@ -196,7 +196,7 @@ def explain(
 _NO_ROOM = {
     "not_pending": "the lease is not pending, so it needs no room",
     "fits": "a node has room for it now, so none has to stop",
-    "no_victims": "no node would have room for it if leases of later tiers stopped; hwqueue lease explain says why",
+    "no_victims": "no node would have room if leases of later tiers stopped; hwqueue lease explain says why",
 }
 
 

@@ -143,6 +143,6 @@ def refuse_incompatible(installed: SchemaVersion) -> None:
         raise unknown_revision(installed)
     if theirs <= ours and not is_current(installed):
         raise SchemaTooOld(
-            f"the schema was installed by hwqueue {theirs} and this is {ours}: an upgrade is due",
+            f"the schema is of an older hwqueue ({theirs}, this is {ours}): an upgrade is due",
             hint="upgrade the schema: hwqueue db upgrade",
         )
