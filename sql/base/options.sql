@@ -11,8 +11,7 @@ create or replace function hwqueue.known_keys(p_kind text) returns jsonb
 language sql immutable parallel safe
 as $$
   select case p_kind
-    when 'policy' then '{
-      "claim_timeout": ["span", "1 second", "30 days", "40 seconds"],
+    when 'policy' then '{"claim_timeout": ["span", "1 second", "30 days", "40 seconds"],
       "poll_interval": ["span", "0.01 second", null, "1 second"],
       "patience": ["span", "0", null, "2 seconds"], "max_attempts": ["integer", 1, 1000, 5],
       "retry": ["retry", null, null,
@@ -26,8 +25,7 @@ as $$
       "tuning": ["tuning", null, null, {"window_size": 100, "probe_size": 1000, "weight_affinity": 10,
         "weight_fit": 1, "weight_spread": 1, "notify": true, "earmark_time": 600}],
       "preempt": ["preempt", null, null], "preemptible": ["preemptible", null, null]}'::jsonb
-    when 'tuning' then '{
-      "window_size": ["integer", 1, 10000], "probe_size": ["integer", 0, 100000],
+    when 'tuning' then '{"window_size": ["integer", 1, 10000], "probe_size": ["integer", 0, 100000],
       "weight_affinity": ["number", 0, 1000], "weight_fit": ["number", 0, 1000],
       "weight_spread": ["number", 0, 1000], "notify": ["boolean"],
       "earmark_time": ["span", "1 second", "30 days"]}'
@@ -44,8 +42,7 @@ as $$
       "claim_timeout": ["span", "1 second", "30 days"], "patience": ["span", "0"],
       "max_run": ["span", "1 second", "366 days"], "delay": ["span", "0", "3650 days"],
       "labels": ["labels"], "service_id": ["uuid"]}'
-    when 'submit' then '{
-      "version": ["any"], "affinity_tags": ["any"], "placement": ["any"], "wire": ["any"],
+    when 'submit' then '{"version": ["any"], "affinity_tags": ["any"], "placement": ["any"], "wire": ["any"],
       "affinity": ["choice", ["and", "override", "replace"], null, "and"], "tenant": ["text", 1, 100],
       "priority": ["integer", -32768, 32767], "labels": ["labels"], "headers": ["object"],
       "deadline": ["moment"], "available_at": ["moment"], "delay": ["span", "0"],
@@ -65,8 +62,7 @@ as $$
       "node": ["uuid"], "labels": ["object"], "idempotency_key": ["text", 1, 255],
       "created_from": ["moment"], "created_before": ["moment"], "finished_from": ["moment"],
       "finished_before": ["moment"], "error_type": ["text", 1, 200]}'
-    when 'runs' then '{
-      "workflow": ["text", 1, 100], "tenant": ["text", 0, 100], "labels": ["object"],
+    when 'runs' then '{"workflow": ["text", 1, 100], "tenant": ["text", 0, 100], "labels": ["object"],
       "state": ["choice", ["running", "paused", "failing", "cancelling", "completed", "failed", "cancelled"]],
       "submitted_from": ["moment"], "submitted_before": ["moment"], "parent_run_id": ["uuid"],
       "root_run_id": ["uuid"], "is_nested": ["boolean"]}'
@@ -90,8 +86,7 @@ as $$
       "over": ["any"], "max_parallel": ["integer", 1, 100000, 1000], "tolerate": ["any"]}'
     when 'gang step' then '{"size": ["integer", 2, 1000], "min_size": ["any"], "together": ["any"],
       "same": ["any"], "on_lost": ["any"], "hold": ["any"]}'
-    when 'wait step' then '{
-      "signal": ["text", 1, 200], "timeout": ["span", "0", "3650 days"],
+    when 'wait step' then '{"signal": ["text", 1, 200], "timeout": ["span", "0", "3650 days"],
       "on_timeout": ["choice", ["fail", "skip", "continue"], null, "fail"]}'
     when 'sleep step' then '{"for": ["span", "0", "3650 days"], "until": ["any"]}'
     when 'workflow step' then '{"workflow": ["any"], "version": ["integer", 1, 2147483647], "input": ["any"]}'
@@ -110,8 +105,7 @@ as $$
       "pending": ["integer", 1, 1000000000], "classes": ["integer", 1, 1000000]}'
     when 'rate' then '{"count": ["integer", 1, 1000000], "per": ["span", "1 second", "366 days"],
       "burst": ["integer", 1, 1000000]}'
-    when 'room' then '{
-      "gpus": ["number", 0, 1000000000], "bound": ["number", 0, 1000000000],
+    when 'room' then '{"gpus": ["number", 0, 1000000000], "bound": ["number", 0, 1000000000],
       "allocated": ["number", 0, 1000000000], "resting": ["integer", 0, 1000000000],
       "seconds": ["object"], "leases": ["object"]}'
     when 'isolation' then '{"cpu": ["choice", ["best_effort", "whole_core", "strict_isolated"]],
@@ -119,8 +113,7 @@ as $$
     when 'toleration' then '{"key": ["text", 1, 253], "op": ["choice", ["equal", "exists", "gt", "lt"]],
       "effect": ["choice", ["no_schedule", "prefer_no_schedule", "no_execute"]],
       "seconds": ["integer", 0, 315360000], "value": ["any"]}'
-    when 'spread' then '{
-      "domain": ["any"], "select": ["any"], "max_per_domain": ["integer", 1, 1000000],
+    when 'spread' then '{"domain": ["any"], "select": ["any"], "max_per_domain": ["integer", 1, 1000000],
       "max_skew": ["integer", 1, 1000000], "min_domains": ["integer", 1, 1000000, 1],
       "when": ["choice", ["require", "prefer"], null, "require"], "count_nodes": ["any"],
       "targets": ["any"], "weight": ["integer", 1, 100, 100]}'
