@@ -102,6 +102,7 @@ OF_ALL_TENANTS: dict[str, set[str]] = {
     "POST /match": EVERYBODY,
     "GET /leases/{lease_id:uuid}/explanation": EVERYBODY,
     "GET /classes/{class_id}/explanation": LOOKING,
+    "GET /leases/{lease_id:uuid}/preemption": LOOKING,
     "POST /what-if": LOOKING,
     "GET /pending": LOOKING,
     "GET /queue-depth": LOOKING,
