@@ -55,25 +55,25 @@ begin
   into v_class_ids, v_tasks, v_has_own, v_tiers, v_have_slots, v_has_limits, v_defaults
   from (  -- in the order of the elements, once for all lists
     select g.class_id, g.task, g.has_own, g.has_limits, g.defaults, r.tenant from (
-    select k.numbers, k.has_own, k.has_limits, n.task, t.defaults, o.options ->> 'tenant' as tenant,
-           case when k.kind is not null
-             then hwqueue.spawn_class(p_queue.queue_id, hwqueue.json_text(hwqueue.check_object(k.kind,
-                 array['task', 'params', 'options'], 'lease') -> 'task', 'task', 200),
-               hwqueue.class_options(o.options)) end as class_id
-    from (select case when v_is_list or a.ordinality = any (v_of)  -- what no element has is not read
-                   then hwqueue.spawn_kind(a.value) end as kind, array_agg(a.ordinality) as numbers,
-                 bool_or(a.value -> 'options' ?| hwqueue.spawn_options()) as has_own,
-                 bool_or(a.value -> 'options' ? 'limits') as has_limits
-          from jsonb_array_elements(v_asked) with ordinality a group by 1 order by min(a.ordinality)) k
-    cross join lateral (  -- of text only: the text of other values may be too long for the server
-      select case jsonb_typeof(k.kind -> 'task') when 'string' then k.kind ->> 'task' end as task) n
-    cross join lateral (  -- fences (offset 0): each is found once, not wherever it is used
-      select case when n.task is not null then hwqueue.with_tenant(d.defaults) end as defaults
-      from (select (select t.defaults from hwqueue.task t where t.name = n.task) as defaults offset 0) d
-      offset 0) t
-    cross join lateral (
-      select hwqueue.with_defaults(coalesce(nullif(k.kind -> 'options', 'null'), '{}'), t.defaults) as options
-      offset 0) o
+      select k.numbers, k.has_own, k.has_limits, n.task, t.defaults, o.options ->> 'tenant' as tenant,
+             case when k.kind is not null
+               then hwqueue.spawn_class(p_queue.queue_id, hwqueue.json_text(hwqueue.check_object(k.kind,
+                   array['task', 'params', 'options'], 'lease') -> 'task', 'task', 200),
+                 hwqueue.class_options(o.options)) end as class_id
+      from (select case when v_is_list or a.ordinality = any (v_of)  -- what no element has is not read
+                     then hwqueue.spawn_kind(a.value) end as kind, array_agg(a.ordinality) as numbers,
+                   bool_or(a.value -> 'options' ?| hwqueue.spawn_options()) as has_own,
+                   bool_or(a.value -> 'options' ? 'limits') as has_limits
+            from jsonb_array_elements(v_asked) with ordinality a group by 1 order by min(a.ordinality)) k
+      cross join lateral (  -- of text only: the text of other values may be too long for the server
+        select case jsonb_typeof(k.kind -> 'task') when 'string' then k.kind ->> 'task' end as task) n
+      cross join lateral (  -- fences (offset 0): each is found once, not wherever it is used
+        select case when n.task is not null then hwqueue.with_tenant(d.defaults) end as defaults
+        from (select (select t.defaults from hwqueue.task t where t.name = n.task) as defaults offset 0) d
+        offset 0) t
+      cross join lateral (
+        select hwqueue.with_defaults(coalesce(nullif(k.kind -> 'options', 'null'), '{}'), t.defaults)
+          as options offset 0) o
     offset 0) g
     cross join lateral (
       select case when g.tenant is not null
