@@ -127,7 +127,8 @@ as $$ begin
     with asked as materialized (
       select l.queue_id, l.tier, l.rank, l.position, l.available_at, l.lease_id
       from unnest(p_leases) i(lease_id)
-      join hwqueue.lease l on l.lease_id = i.lease_id
+      cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+        select * from hwqueue.lease x where x.lease_id = i.lease_id offset 0) l
     ), was_ready as (
       delete from hwqueue.ready r where r.ctid = any (array(
         select x.row_ctid from asked l
