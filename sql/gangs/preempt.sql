@@ -75,16 +75,18 @@ begin
         from hwqueue.claim c
         join hwqueue.lease l on l.lease_id = c.lease_id
         join hwqueue.queue q on q.queue_id = c.queue_id
+        cross join lateral (
+          select coalesce(q.preemptible, hwqueue.default_values('preemptible')) as own) p
         where c.node_id = any (p_node_ids) and c.is_reserved is not true
           and c.team_id is distinct from c.lease_id
           and (v_tenants is null or hwqueue.is_own_lease(c.lease_id, v_tenants))
           and (p_tier is null or l.tier > p_tier and c.stop_requested_at is null
             and c.claimed_at <= p_now - make_interval(
-              secs => coalesce((q.preemptible -> 'min_run')::double precision, 0))
+              secs => (p.own -> 'min_run')::double precision)
             and (select count(*) from hwqueue.attempt a
                  where a.lease_id = c.lease_id and a.error ->> 'reason' = 'preempted'
                    and a.ended_at > p_now - interval '1 day')
-              < coalesce((q.preemptible -> 'max_times')::int, 3))) t) x
+              < (p.own -> 'max_times')::int)) t) x
     where x.nth <= 50 order by x.turn);
 end
 $$;
@@ -103,8 +105,9 @@ as $$
 declare
   v_class hwqueue.placement_class := (
     select c from hwqueue.placement_class c where c.class_id = p_lease.class_id);
-  v_most int := (select coalesce((q.preempt -> 'most')::int, 8)
-                 from hwqueue.queue q where q.queue_id = p_lease.queue_id);
+  v_most int := (  -- a preview may be of a queue without the policy
+    select coalesce(q.preempt, hwqueue.default_values('preempt')) -> 'most'
+    from hwqueue.queue q where q.queue_id = p_lease.queue_id);
   v_rooms hwqueue.gang_room[] := hwqueue.gang_rooms(array[v_class], '{1}', 'both', p_now);
   v_until timestamptz := clock_timestamp() + interval '0.25 s';
 begin
@@ -223,9 +226,8 @@ create or replace function hwqueue.finish_preemption(p_row hwqueue.replacement, 
 language plpgsql volatile
 as $$
 declare
-  v_hold double precision := coalesce((
-    select (q.preempt -> 'hold')::double precision from hwqueue.queue q where q.queue_id = p_claim.queue_id),
-    30);
+  v_hold double precision := (
+    select q.preempt -> 'hold' from hwqueue.queue q where q.queue_id = p_claim.queue_id);
 begin
   perform hwqueue.end_claim(v.claim, 'released', null, p_now, p_now)
   from (
