@@ -42,6 +42,7 @@ _API = (
     "/api/v1/leases/{lease}/logs",
     "/api/v1/leases/{lease}/checkpoints",
     "/api/v1/leases/{lease}/explanation",
+    "/api/v1/leases/{lease}/preemption",
     "/api/v1/nodes?limit=500",
     "/api/v1/nodes/{node}",
     "/api/v1/queues",

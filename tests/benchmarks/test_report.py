@@ -59,6 +59,7 @@ def test_every_page_and_every_read_of_the_api_is_measured() -> None:
         "/api/v1/leases/{lease_id}/logs/stream",
         "/api/v1/runs/{run_id}/stream",
         "/api/v1/events/stream",
+        "/api/v1/nodes/{node_id}/wait",
         "/events/stream",
     ]
 
