@@ -49,7 +49,8 @@ begin
   v_gang.size := cardinality(v_spawns);
   begin
     v_gang := hwqueue.insert_gang(v_gang, array(
-        select s.lease_id from unnest(v_spawns) s order by s.ordinal), v_queue, v_spawns[1].priority, v_now);
+        select s.lease_id from unnest(v_spawns) s order by s.ordinal), v_queue, v_spawns[1].tier,
+      v_spawns[1].priority, v_now);
   exception when unique_violation then
     perform hwqueue.refuse('QHG02', format('gang %s exists already', v_gang.gang_id),
       jsonb_build_object('field', 'options.gang_id', 'gang_id', v_gang.gang_id),

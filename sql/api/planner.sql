@@ -134,14 +134,15 @@ begin
     when 'gangs' then
       v_gangs := array(
         select g from hwqueue.gang g
-        where g.state = 'waiting' and (g.rank, g.position) > (
-            coalesce(split_part(p_after, ' ', 1)::bigint, -9223372036854775808),
-            coalesce(split_part(p_after, ' ', 2)::bigint, 0))
+        where g.state = 'waiting' and (g.tier, g.rank, g.position) > (
+            coalesce(split_part(p_after, ' ', 1)::smallint, -1),
+            coalesce(split_part(p_after, ' ', 2)::bigint, 0), coalesce(split_part(p_after, ' ', 3)::bigint, 0))
           and hwqueue.may_be_tried(g, v_now)
-        order by g.rank, g.position limit p_limit);
-      v_next := (v_gangs[p_limit]).rank || ' ' || (v_gangs[p_limit]).position;
+        order by g.tier, g.rank, g.position limit p_limit);
+      v_next := (
+        select concat_ws(' ', g.tier, g.rank, g.position) from unnest(v_gangs[p_limit : p_limit]) g);
       v_items := array(
-        select jsonb_build_object('gang_id', g.gang_id, 'queue', q.name, 'rank', g.rank,
+        select jsonb_build_object('gang_id', g.gang_id, 'queue', q.name, 'tier', g.tier, 'rank', g.rank,
           'together', g.together, 'same', g.same, 'members', m.members)
         from unnest(v_gangs) g
         join hwqueue.queue q on q.queue_id = g.queue_id and q.paused_at is null and q.dropped_at is null
@@ -157,7 +158,7 @@ begin
                 group by s.class_id) w
           join hwqueue.placement_class c on c.class_id = w.class_id) m
         where g.place is null and m.members is not null
-        order by g.rank, g.position);
+        order by g.tier, g.rank, g.position);
     when 'matches' then
       v_items := hwqueue.class_matches(hwqueue.find_queue(p_queue), p_limit, p_most, v_now);
     else

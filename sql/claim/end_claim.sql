@@ -31,7 +31,8 @@ declare
   v_attempts int := p_claim.attempt - case
     when p_claim.is_reserved or v_outcome = 'released' and not v_cancelled then 1 else 0 end;
   v_state text := case when v_cancelled then 'cancelled' else 'failed' end;
-  v_is_victim boolean;  -- of a preemption: it keeps its place in line
+  v_is_victim boolean := v_outcome = 'released'  -- of a preemption: it keeps its place in line
+    and p_claim.stop_reason is not distinct from 'tier_preempted';
   v_lease hwqueue.lease;
   v_message text;
   v_detail jsonb;
@@ -40,10 +41,8 @@ begin
     p_next := null;
     p_error := coalesce(p_error, jsonb_build_object('reason', 'gang_goes_on', 'gang_id', p_claim.team_id));
   end if;
-  v_is_victim := v_outcome = 'released' and p_claim.stop_reason = 'preempted' and exists (
-    select from hwqueue.replacement r where p_claim.lease_id = any (r.victims));
   if v_is_victim then
-    p_error := coalesce(p_error, jsonb_build_object('reason', 'preempted', 'detail', p_claim.stop_detail));
+    p_error := coalesce(p_error, jsonb_build_object('reason', 'tier_preempted', 'detail', p_claim.stop_detail));
   end if;
   perform hwqueue.remove_claim(p_claim.lease_id);
   insert into hwqueue.attempt (lease_id, claim_token, attempt, node_id, outcome, claimed_at,

@@ -163,7 +163,7 @@ end $$;
 
 -- Checks claims that are due for it, at most p_limit. It asks those to stop that have run for as long as
 -- their leases may (max_run), when their first timeout has passed, at the earliest; it ends those that go on
--- for a whole claim timeout after that. Of those that live on it moves check_at to their expires_at, or to
+-- for a whole claim timeout after that, or after the grace that a preemption gave them. Of those that live on it moves check_at to their expires_at, or to
 -- when they will have run for as long as they may, if that comes first: heartbeats do not update check_at,
 -- to spare its index. It does not move it past the end of the claim, because scans for expired claims go by
 -- check_at. Returns how many it has asked or ended, or moved, whichever is more.
@@ -195,10 +195,15 @@ begin
   for v_claim in
     select c.* from hwqueue.claim c
     join hwqueue.node_state s on s.node_id = c.node_id
-    where c.stop_requested_at is not null and c.stop_reason = 'run_time_exceeded' and c.stop_by <= p_now
+    where c.stop_requested_at is not null and (c.stop_reason = 'run_time_exceeded' and c.stop_by <= p_now
+      or c.stop_reason = 'tier_preempted' and c.stop_by + c.claim_timeout <= p_now)
     limit p_limit - v_stopped for no key update of s skip locked for update of c skip locked
   loop
-    perform hwqueue.end_overrun(v_claim, hwqueue.clock());
+    if v_claim.stop_reason = 'tier_preempted' then
+      perform hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock());
+    else
+      perform hwqueue.end_overrun(v_claim, hwqueue.clock());
+    end if;
     v_stopped := v_stopped + 1;
   end loop;
   v_alive := array(

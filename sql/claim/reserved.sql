@@ -24,6 +24,7 @@
 -- p_waits: the room may be in use until then by what does not stay: others than its gang, on a node of an
 -- everywhere task others than these.
 -- p_without: claims that are asked to stop for it; then these alone do not stay, and terms do not count them.
+-- A member of a gang gets no room where others have earmarks.
 -- Locks: the caller holds node_state and the entry; as decide_class. Not idempotent.
 create or replace function hwqueue.reserve(p_entry hwqueue.scheduled, p_node uuid, p_hold interval,
   p_waits boolean, p_without uuid[], p_now timestamptz) returns text
@@ -63,7 +64,7 @@ begin
   if p_waits then
     v_claims := cardinality(v_staying);
   end if;
-  if p_hold is null and p_without is null and v_is_met
+  if p_hold is null and v_is_met and (p_without is null or v_lease.team_id is not null)
     or v_claims >= v_node.concurrency
     or not p_waits and hwqueue.class_shortage(v_class, v_node, v_load) > 0 then
     return 'insufficient_capacity';
@@ -208,7 +209,9 @@ create or replace function hwqueue.earmark_order(p_lease uuid, out tier smallint
 language plpgsql stable
 as $$ begin
   select l.tier, case when exists (
-    select from hwqueue.replacement r where r.lease_id = p_lease and r.victims is not null)
+      select from hwqueue.replacement r where r.lease_id = p_lease and r.old_lease is null)
+    or exists (
+      select from hwqueue.gang g where g.gang_id = l.team_id and g.reason = 'waits_for_preemption')
     then -9223372036854775808 else l.rank end into tier, rank
   from hwqueue.lease l
   where l.lease_id = any (array(

@@ -261,10 +261,12 @@ begin
     or p_state = 'scheduled' and (p_lease.team_id is not null or p_lease.available_at = 'infinity') then
     headline := coalesce(hwqueue.team_words(p_lease.lease_id, p_lease.team_id, p_now), 'scheduled');
     code := case when not v_runs then code when hwqueue.is_everywhere(p_lease.lease_id, p_lease.team_id)
-      then 'everywhere_earmarked' else 'gang_earmarked' end;
+      then 'everywhere_earmarked' when exists (
+        select from hwqueue.gang g where g.gang_id = p_lease.team_id and g.reason = 'waits_for_preemption')
+      then 'waits_for_preemption' else 'gang_earmarked' end;
   elsif v_runs and p_claim.is_reserved and p_claim.team_id is null then
     code := case when p_claim.is_earmark and exists (
-        select from hwqueue.replacement r where r.lease_id = p_lease.lease_id and r.victims is not null)
+        select from hwqueue.replacement r where r.lease_id = p_lease.lease_id and r.old_lease is null)
       then 'waits_for_preemption' else 'reserved' end;
     headline := format('has room on %s, ', v_node) || case when p_claim.is_earmark
       then 'that is still in use: ' || coalesce(hwqueue.team_words(p_lease.lease_id, null, p_now), '')

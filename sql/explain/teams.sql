@@ -30,12 +30,9 @@ as $$ begin return
     where r.lease_id = p_lease), (
     select case when r.old_lease = p_lease
         then format('held back: lease %s takes its place once it is claimed', r.lease_id)
-      when r.victims is not null then format('%s asked to stop for it, %s', hwqueue.count_words(
-          cardinality(r.victims), 'lease of a later tier is', 'leases of later tiers are'), coalesce((
-            select format('and %s in %s at the latest', case count(*) when 1 then 'goes' else 'go' end,
-              hwqueue.span_words(max(c.stop_by + c.claim_timeout) - p_now))
-            from hwqueue.claim c where c.lease_id = any (r.victims) and c.stop_reason = 'preempted'
-            having count(*) > 0), 'and have gone'))
+      when r.old_lease is null and r.state = 'stopping' then coalesce(hwqueue.leaving_words(array(
+          select c.node_id from hwqueue.claim c where c.lease_id = r.lease_id), p_now),
+        'leases of later tiers were asked to stop for it, and have gone')
       else format('waits for the place of %s: ', coalesce('lease ' || r.old_lease,
           'a lease of service ' || r.service_id)) || coalesce(hwqueue.postponed_words(r.lease_id), case
         when r.state = 'stopping' then 'that one is asked to stop'
@@ -48,6 +45,17 @@ as $$ begin return
     where (r.lease_id = p_lease or r.old_lease = p_lease and r.state = 'held')
     order by (r.lease_id = p_lease)::int limit 1));
 end $$;
+
+-- Says which claims of nodes a preemption has asked to stop. Null: none.
+create or replace function hwqueue.leaving_words(p_nodes uuid[], p_now timestamptz) returns text
+language plpgsql stable
+as $$ begin return (
+  select format('%s in %s at the latest', hwqueue.count_words(count(*)::int,
+      'lease of a later tier is asked to stop, and goes', 'leases of later tiers are asked to stop, and go'),
+    hwqueue.span_words(max(c.stop_by + c.claim_timeout) - p_now))
+  from hwqueue.claim c where c.lease_id = any (hwqueue.leaving_claims(p_nodes))
+  having count(*) > 0
+); end $$;
 
 -- Says why upkeep could not book room at its last try, but for what is said of the room itself.
 create or replace function hwqueue.try_words(p_reason text) returns text
@@ -72,6 +80,7 @@ as $$ begin return
           select count(*) from hwqueue.overbooked_nodes(e.node_ids)))
         || coalesce(to_char(hwqueue.earmark_start(p_gang, hwqueue.clock()) at time zone 'UTC',
           '", all at" YYYY-MM-DD HH24:MI:SS "UTC at the latest"'), '')
+        || coalesce('; ' || hwqueue.leaving_words(e.node_ids, hwqueue.clock()), '')
       from (
         select array(
           select distinct c.node_id from hwqueue.claim c

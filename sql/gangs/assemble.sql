@@ -13,6 +13,8 @@
 -- Reserves room for the members of a gang that wait: for all of them, else, by their ordinals, for as many as
 -- it needs. Where it needs one it has started: then for half of them, and so on down to one. With
 -- p_is_earmark for as many as it needs, in room that may still be in use; only without takes it its choice.
+-- p_without: with p_is_earmark, only these claims are taken for room that is in use, and nodes that would have
+-- room without them are tried first.
 -- p_first: the place to try first, of those of its level; null: the tightest. Returns null when it has, else:
 -- gang_incomplete: another session holds an entry of a member, or one that ran was just lost.
 -- insufficient_capacity: no place has room for them.
@@ -20,7 +22,7 @@
 -- Locks: the caller holds the gang; entries, its choice, node_state, lock stripes and counters, all skip
 -- locked. Wakes: waiting workers. Not idempotent.
 create or replace function hwqueue.assemble_gang(p_gang hwqueue.gang, p_first text, p_is_earmark boolean,
-  p_now timestamptz) returns text
+  p_now timestamptz, p_without uuid[] default null) returns text
 language plpgsql volatile
 as $$
 declare
@@ -49,7 +51,7 @@ begin
       -- on as many nodes as should do, then, if one is held by others or fuller than it seemed, on all
       select g.place, g.class_ids, case when i.is_all then g.node_ids else g.node_ids[: v_count] end as nodes
       from hwqueue.gang_places(array(select e.class_id from unnest(v_entries[: v_count]) e), p_gang.together,
-        p_gang.same, p_gang.place, p_first, p_is_earmark, p_now) with ordinality g
+        p_gang.same, p_gang.place, p_first, p_is_earmark, p_now, p_without) with ordinality g
       cross join (values (false), (true)) i(is_all)
       where not i.is_all or cardinality(g.node_ids) > v_count order by g.ordinality, i.is_all
     loop
@@ -59,7 +61,7 @@ begin
           else hwqueue.reserve_members(p_gang, array(
               select v_entries[i] from generate_series(1, v_count) i
               order by array_position(v_place.class_ids, (v_entries[i]).class_id), i),
-            v_place.nodes, p_is_earmark, p_now) end;
+            v_place.nodes, p_is_earmark, p_now, p_without) end;
         exit when v_reason is null;
         perform hwqueue.abort_subtransaction();
       exception when sqlstate 'HWX01' then  -- what it has booked is undone, and its locks are released
@@ -84,12 +86,13 @@ end
 $$;
 
 -- Locks nodes and reserves entries on them, one class after the other: each node takes as many as fit. With
--- p_is_earmark each node takes as many as fit now, then each those that would fit if nothing ran there.
+-- p_is_earmark each node takes as many as fit now, then each those that would fit if nothing ran there, or
+-- without p_without, if it is not null.
 -- Returns null when all have room, else why not. What it has written until then is for the caller to undo.
 -- Raises: 57014 when its time is up, before statement_timeout does.
--- Locks: node_state by node_id, skip locked; as reserve.
+-- Locks: node_state by node_id, claims of p_without, skip locked; as reserve.
 create or replace function hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[],
-  p_node_ids uuid[], p_is_earmark boolean, p_now timestamptz) returns text
+  p_node_ids uuid[], p_is_earmark boolean, p_now timestamptz, p_without uuid[]) returns text
 language plpgsql volatile
 as $$
 declare
@@ -99,6 +102,7 @@ declare
   v_nodes uuid[] := array(
     select i.node_id from unnest(p_node_ids) with ordinality i(node_id, turn)
     where i.node_id = any (v_locked) order by i.turn);
+  v_node uuid;
   v_entry hwqueue.scheduled;
   v_class_id bigint := 0;
   v_turns int := cardinality(v_nodes) * case when p_is_earmark then 2 else 1 end;
@@ -120,8 +124,13 @@ begin
       if v_turn > v_turns then
         return v_reason;
       end if;
-      v_verdict := hwqueue.reserve(v_entry, v_nodes[1 + (v_turn - 1) % cardinality(v_nodes)],
-        case when not p_is_earmark then p_gang.hold end, v_turn > cardinality(v_nodes), null, p_now);
+      v_node := v_nodes[1 + (v_turn - 1) % cardinality(v_nodes)];
+      v_verdict := hwqueue.reserve(v_entry, v_node, case when not p_is_earmark then p_gang.hold end,
+        v_turn > cardinality(v_nodes),
+        case when v_turn > cardinality(v_nodes) and p_without is not null then array(
+            select c.lease_id from hwqueue.claim c
+            where c.node_id = v_node and c.lease_id = any (p_without)
+            order by c.lease_id for update skip locked) end, p_now);
       exit when v_verdict is null;
       v_turn := v_turn + 1;
       v_reason := case when v_verdict in ('insufficient_capacity', 'does_not_suit') then v_reason

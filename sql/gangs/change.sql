@@ -45,11 +45,11 @@ begin
 end
 $$;
 
--- Assembles a gang in room that is kept for another gang of a later rank, or, with p_is_earmark, keeps that
+-- Assembles a gang in room that is kept for another gang of a later tier or rank, or, with p_is_earmark, keeps that
 -- room for this one: the earmarks of the other one end, and it waits again. When some members go on
 -- (p_goes_on) the other one may be of the same rank and come later in order, or wait for a node where this
 -- gang runs. Else the two could wait for each other for ever: one for the other's members to end, which may
--- not without those that are lost. Returns as assemble_gang or earmark_gang; p_reason: there is no such other
+-- not without those that are lost. Room that others were stopped for only an earlier tier takes back. Returns as assemble_gang or earmark_gang; p_reason: there is no such other
 -- one.
 -- Locks: the caller holds the gang; earmarked gangs, skip locked; as stop_members and assemble_gang.
 create or replace function hwqueue.take_room_back(p_gang hwqueue.gang, p_goes_on boolean,
@@ -63,12 +63,13 @@ begin
   for v_other in
     select g.* from hwqueue.gang g
     where g.state = 'earmarked'
-      and (g.rank > p_gang.rank
-        or p_goes_on and ((g.rank, g.position) > (p_gang.rank, p_gang.position) or exists (
+      and (g.reason is distinct from 'waits_for_preemption' or g.tier > p_gang.tier)
+      and ((g.tier, g.rank) > (p_gang.tier, p_gang.rank) or p_goes_on and (
+        (g.tier, g.rank, g.position) > (p_gang.tier, p_gang.rank, p_gang.position) or exists (
         select from hwqueue.claim c
         join hwqueue.claim own on own.node_id = c.node_id and own.team_id = p_gang.gang_id
         where c.lease_id = any (g.members))))
-    order by g.rank desc, g.position desc for no key update skip locked
+    order by g.tier desc, g.rank desc, g.position desc for no key update skip locked
   loop
     begin
       perform hwqueue.stop_members(v_other, p_now);
@@ -87,7 +88,7 @@ end
 $$;
 
 -- Backs the earmarks of a gang if its nodes have room by now, and takes the choice that it is an alternative
--- of. Ends them if it may not keep them: then it waits again, as after the loss of a member, because
+-- of; if they have none, others may have to stop for it (preempt_for_gang). Ends them if it may not keep them: then it waits again, as after the loss of a member, because
 -- not_kept: its queue is paused or dropped, or its policy says no.
 -- node_changed: a node is silent, cordoned, registered again, or does not suit its member any more.
 -- gang_incomplete: a member is asked to stop, or its deadline has passed.
@@ -129,6 +130,7 @@ begin
       perform hwqueue.note_gang(p_gang, 'reserved'), hwqueue.try_those_behind(p_now);
       return;
     elsif v_fault in ('insufficient_capacity', 'earlier_waits', 'busy', 'unpublished', 'cache_miss') then
+      perform hwqueue.preempt_for_gang(p_gang, p_now) where v_fault = 'insufficient_capacity';
       return;
     end if;
   end if;
@@ -249,7 +251,8 @@ begin
       and (p_gang.place is not null or p_gang.started_at is not null) then
     update hwqueue.gang g
     set state = v_next, missing = v_missing, losses = g.losses + v_is_loss::int,
-        reason = case when v_next in ('cancelling', 'failed') then hwqueue.ending_reason(g) else g.reason end,
+        reason = case when v_next in ('cancelling', 'failed') then hwqueue.ending_reason(g)
+          else nullif(g.reason, 'waits_for_preemption') end,
         place = case when v_next = 'waiting' and v_found.running = 0 then null else g.place end,
         next_try_at = case
           when v_is_ending then 'infinity'
@@ -350,7 +353,7 @@ as $$ begin
           (select w.gang_id from hwqueue.gang w
            where w.state = 'waiting' and not exists (
              select from hwqueue.queue q where q.queue_id = w.queue_id and q.dropped_at is null)
-           order by w.rank, w.position limit p_limit)
+           order by w.tier, w.rank, w.position limit p_limit)
           union all
           select e.gang_id from hwqueue.gang e where e.gang_id = any (p_ended) and e.finished_at is not null))
         and not exists (select from hwqueue.lease l where l.lease_id = any (g.members))

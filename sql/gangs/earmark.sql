@@ -44,8 +44,9 @@ begin
     where g.gang_id = any (array(
       select x.gang_id from hwqueue.gang x
       where x.state = 'waiting' and x.next_try_at > p_now
-        and (x.rank, x.position) < (p_gang.rank, p_gang.position) and hwqueue.may_be_tried(x, p_now)
-      order by x.rank, x.position limit 20 for no key update skip locked));
+        and (x.tier, x.rank, x.position) < (p_gang.tier, p_gang.rank, p_gang.position)
+        and hwqueue.may_be_tried(x, p_now)
+      order by x.tier, x.rank, x.position limit 20 for no key update skip locked));
     if found then
       return 'busy';  -- the reason says so until the next try: it is put off once
     end if;
@@ -114,5 +115,5 @@ as $$ begin
   where g.gang_id = any (array(
     select x.gang_id from hwqueue.gang x
     where x.state = 'waiting' and x.reason = 'behind_earmark'
-    order by x.rank, x.position limit 20 for no key update skip locked));
+    order by x.tier, x.rank, x.position limit 20 for no key update skip locked));
 end $$;

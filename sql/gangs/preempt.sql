@@ -84,7 +84,7 @@ begin
             and c.claimed_at <= p_now - make_interval(
               secs => (p.own -> 'min_run')::double precision)
             and (select count(*) from hwqueue.attempt a
-                 where a.lease_id = c.lease_id and a.error ->> 'reason' = 'preempted'
+                 where a.lease_id = c.lease_id and a.error ->> 'reason' = 'tier_preempted'
                    and a.ended_at > p_now - interval '1 day')
               < (p.own -> 'max_times')::int)) t) x
     where x.nth <= 50 order by x.turn);
@@ -120,7 +120,7 @@ begin
     from (
       select n.node_id, array(select s from unnest(t.plan) s where s <> all (n.leaving)) as stops
       from (
-        select r.node_id, hwqueue.leaving_claims(r.node_id) as leaving,
+        select r.node_id, hwqueue.leaving_claims(array[r.node_id]) as leaving,
                hwqueue.stoppable_claims(array[r.node_id], p_lease.tier, p_now) as able
         from (
           select x.node_id from unnest(v_rooms) x
@@ -147,13 +147,12 @@ begin
 end
 $$;
 
--- The claims of a node that go because a preemption has asked them.
-create or replace function hwqueue.leaving_claims(p_node uuid) returns uuid[]
+-- The claims of nodes that go because a preemption has asked them.
+create or replace function hwqueue.leaving_claims(p_nodes uuid[]) returns uuid[]
 language plpgsql stable
 as $$ begin return array(
   select c.lease_id from hwqueue.claim c
-  where c.node_id = p_node and c.stop_reason = 'preempted' and exists (
-    select from hwqueue.replacement r where r.state = 'stopping' and c.lease_id = any (r.victims)));
+  where c.node_id = any (p_nodes) and c.stop_reason = 'tier_preempted');
 end $$;
 
 -- Books room for a lease that waits, and asks those that use it to stop. Returns null when it has, else why
@@ -198,15 +197,15 @@ begin
             select from hwqueue.claim c
             where c.node_id = v_place.node_id and c.is_earmark and c.team_id is not null) then 'busy'
         else hwqueue.reserve(v_entry, v_place.node_id, null, true,
-          v_held || hwqueue.leaving_claims(v_place.node_id), p_now) end;
+          v_held || hwqueue.leaving_claims(array[v_place.node_id]), p_now) end;
       if v_reason is not null then
         perform hwqueue.abort_subtransaction();
       end if;
       perform hwqueue.ask_to_stop(v_place.node_id, v_held,
         p_now + make_interval(secs => (v_queue.preempt -> 'grace')::double precision),
         'a lease of an earlier tier needs the room', p_now,
-        jsonb_build_object('lease_id', p_lease.lease_id));
-      update hwqueue.replacement r set state = 'stopping', victims = v_held, reason = null
+        jsonb_build_object('reason', 'tier_preempted', 'lease_id', p_lease.lease_id));
+      update hwqueue.replacement r set state = 'stopping', reason = null
       where r.lease_id = p_lease.lease_id;
       return null;
     exception when sqlstate 'HWX01' then  -- the node, its claims and the entry are free again
@@ -216,26 +215,82 @@ begin
 end
 $$;
 
--- Takes the next step of a preemption whose victims were asked. One that has not gone a claim timeout after
--- its time is ended. Once there is room the earmark is backed. It may have been given up
--- (look_at_replacement), but the row stays for those that go, whose place in line it keeps. Returns why it is
--- not backed, or null.
--- Locks: node_state and claims, skip locked; as end_claim and back_earmarks.
-create or replace function hwqueue.finish_preemption(p_row hwqueue.replacement, p_claim hwqueue.claim,
-  p_now timestamptz) returns text
+-- Looks for victims for a gang whose earmarks have no room. Where it finds them, the gang is earmarked there
+-- instead, and waits for them alone (waits_for_preemption). A gang does so after as long, and asks as many for
+-- each of its members, as a lease may; after a try in vain later (back_off), and keeps its earmarks meanwhile.
+-- It books the room once as if all of later tiers were to go; whom that needs is then known; then for these
+-- alone, as terms would have it without them.
+-- Locks: the caller holds the gang; as stop_members and assemble_gang; claims of victims, skip locked.
+create or replace function hwqueue.preempt_for_gang(p_gang hwqueue.gang, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
-  v_hold double precision := (
-    select q.preempt -> 'hold' from hwqueue.queue q where q.queue_id = p_claim.queue_id);
+  v_policy jsonb := (
+    select q.preempt from hwqueue.queue q where q.queue_id = p_gang.queue_id);
+  v_leaving uuid[];
+  v_able uuid[];
+  v_stops uuid[];
 begin
-  perform hwqueue.end_claim(v.claim, 'released', null, p_now, p_now)
-  from (
-    select c as claim from hwqueue.claim c
-    where c.lease_id = any (p_row.victims) and c.stop_reason = 'preempted'
-      and c.stop_by + c.claim_timeout <= p_now and hwqueue.lock_free_node(c.node_id)
-    order by c.lease_id for update skip locked) v;
-  return case when p_claim.is_earmark
-    then hwqueue.back_earmarks(array[p_row.lease_id], make_interval(secs => v_hold), p_now) end;
+  if v_policy @> '{"enabled": true}' is not true or p_gang.reason is not distinct from 'waits_for_preemption'
+    or p_gang.tier > 1 or p_gang.choice_id is not null
+    -- but for times of before the clock was set back
+    or p_gang.next_try_at > p_now and p_gang.next_try_at < p_now + interval '3 minutes'
+    or p_gang.created_at > p_now - make_interval(secs => (v_policy -> 'after')::double precision)
+    and p_gang.created_at < p_now + interval '1 minute' then
+    return;
+  end if;
+  p_gang.place := null;
+  with near as materialized (  -- nodes where other leases run, in turn over the tries
+    select n.node_id from hwqueue.node n
+    where n.deregistered_at is null and n.cordoned_at is null and exists (
+      select from hwqueue.claim c where c.node_id = n.node_id and c.is_reserved is null)
+    order by hashtextextended(n.node_id::text, p_gang.tries) limit greatest(64, 4 * p_gang.size)
+  )
+  select hwqueue.leaving_claims(array_agg(n.node_id)),
+         hwqueue.stoppable_claims(array_agg(n.node_id), p_gang.tier, p_now)
+  into v_leaving, v_able from near n;
+  begin
+    perform hwqueue.stop_members(p_gang, p_now);
+    begin
+      if hwqueue.assemble_gang(p_gang, null, true, p_now, v_able || v_leaving) is null then
+        v_stops := hwqueue.gang_victims(p_gang, v_able, v_leaving);
+      end if;
+      perform hwqueue.abort_subtransaction();
+    exception when sqlstate 'HWX01' then  -- only who is needed is known
+    end;
+    if cardinality(v_stops) between 1 and p_gang.size * (v_policy -> 'most')::int
+      and hwqueue.assemble_gang(p_gang, null, true, p_now, v_stops || v_leaving) is null
+      and hwqueue.gang_victims(p_gang, v_stops, v_leaving) = v_stops then
+      perform hwqueue.ask_to_stop(c.node_id, array_agg(c.lease_id),
+        p_now + make_interval(secs => (v_policy -> 'grace')::double precision),
+        'a gang of an earlier tier needs the room', p_now,
+        jsonb_build_object('reason', 'tier_preempted', 'gang_id', p_gang.gang_id))
+      from hwqueue.claim c where c.lease_id = any (v_stops) group by c.node_id;
+      update hwqueue.gang g set reason = 'waits_for_preemption' where g.gang_id = p_gang.gang_id;
+      return;
+    end if;
+    perform hwqueue.abort_subtransaction();
+  exception when sqlstate 'HWX01' then  -- its earmarks are there again
+  end;
+  update hwqueue.gang g set tries = g.tries + 1, next_try_at = p_now + hwqueue.back_off(g.tries)
+  where g.gang_id = p_gang.gang_id;
 end
 $$;
+
+-- Which of these claims have to stop besides those that leave so that a gang has room for its earmarks, none
+-- in vain; null: they are not enough.
+create or replace function hwqueue.gang_victims(p_gang hwqueue.gang, p_able uuid[], p_leaving uuid[])
+returns uuid[]
+language plpgsql stable
+as $$ begin return (
+  with plan as materialized (
+    select hwqueue.stops_on_node(n.node_id, '{}', '{}', '{}', p_leaving, array(
+      select c.lease_id from hwqueue.claim c
+      where c.node_id = n.node_id and c.lease_id = any (p_able)
+      order by array_position(p_able, c.lease_id))) as stops
+    from (select distinct c.node_id from hwqueue.claim c where c.lease_id = any (p_gang.members)) n
+  )
+  select case when bool_and(p.stops is not null) then array(
+      select s from plan x cross join unnest(x.stops) s where s <> all (p_leaving) order by s) end
+  from plan p
+); end $$;

@@ -41,18 +41,12 @@ begin
     v_claim.stop_reason is not null or v_claim.is_earmark and exists (
       select from hwqueue.queue q
       where q.queue_id = v_claim.queue_id and v_claim.claimed_at + (q.tuning).earmark_time <= p_now)
-    or v_row.victims is not null and v_claim.is_earmark and (v_lease.deadline <= p_now or not exists (
+    or v_row.old_lease is null and v_claim.is_earmark and (v_lease.deadline <= p_now or not exists (
       select from hwqueue.node n join hwqueue.node_state s on s.node_id = n.node_id  -- another one will do
       where n.node_id = v_claim.node_id and n.cordoned_at is null and hwqueue.is_live(n, s, p_now))));
   v_has_run := v_claim.lease_id is not null and v_claim.is_reserved is null
     or coalesce(v_end.attempt, v_lease.attempt_count, 0) > 0;
-  if v_row.victims is not null and v_ends is not true and (v_claim.is_earmark or exists (
-      select from hwqueue.claim c
-      where c.lease_id = any (v_row.victims) and c.stop_reason = 'preempted')) then
-    v_reason := hwqueue.finish_preemption(v_row, v_claim, p_now);
-    update hwqueue.replacement r set reason = v_reason
-    where r.lease_id = p_lease and r.reason is distinct from v_reason;
-  elsif v_end.state is not null or v_lease.lease_id is null
+  if v_end.state is not null or v_lease.lease_id is null
     or v_row.state in ('held', 'overlapping') and v_has_run then
     perform hwqueue.finish_replacement(v_row, v_has_run, p_now);
   elsif v_row.state = 'preempting' and hwqueue.lease_state(p_lease) <> 'pending'
@@ -77,7 +71,9 @@ begin
     perform hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock()) where found;
   elsif v_claim.is_earmark and not exists (  -- else its node has to fetch it, or that one to end
       select from hwqueue.claim c where c.lease_id = v_row.old_lease and c.claim_token = v_row.old_token) then
-    v_reason := hwqueue.back_earmarks(array[p_lease], '30 seconds', p_now);
+    v_reason := hwqueue.back_earmarks(array[p_lease], coalesce((
+        select make_interval(secs => (q.preempt -> 'hold')::double precision)
+        from hwqueue.queue q where q.queue_id = v_claim.queue_id), '30 s'), p_now);
     update hwqueue.replacement r set reason = v_reason
     where r.lease_id = p_lease and r.reason is distinct from v_reason;
   end if;

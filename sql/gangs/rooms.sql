@@ -207,14 +207,35 @@ as $$
   from at t join summed s on s.place_no = t.place_no
 $$;
 
+-- Returns these rooms as they are without claims: so many fit in place of those that would if nothing ran. It
+-- looks at nodes for a quarter of a second, and takes the others for as full as they are now.
+create or replace function hwqueue.freed_rooms(p_rooms hwqueue.gang_room[],
+  p_classes hwqueue.placement_class[], p_without uuid[]) returns hwqueue.gang_room[]
+language plpgsql volatile
+as $$
+declare
+  v_until timestamptz := clock_timestamp() + interval '0.25 s';
+  v_nodes uuid[] := array(
+    select distinct c.node_id from hwqueue.claim c where c.lease_id = any (p_without));
+begin
+  return array(
+    select row(r.class_no, r.members, r.node_id, r.copies, greatest(r.copies, case
+      when r.node_id = any (v_nodes) and r.emptied > r.copies and clock_timestamp() < v_until
+        then r.members - (hwqueue.left_on_node(r.node_id, array[r.class_no], p_classes,
+          array_fill(r.members, array[cardinality(p_classes)]), p_without))[r.class_no] end))::hwqueue.gang_room
+    from unnest(p_rooms) r);
+end
+$$;
+
 -- Returns the places that have room for all these members, level by level of p_together, in a level the
 -- tightest first, 4 of each: the place ('' without p_together and p_same), its nodes, those with most room
 -- first, and the classes, those with least room to spare first: their members are placed before others take
 -- it. p_place: only this place; null: any. p_first: comes first in its level, if it has room. p_class_ids:
 -- of the members, with repetition. p_is_idle: places that had room if they ran nothing, those with most room
 -- now first; where the last level is the fleet, only that: members that may be anywhere wait for least there.
+-- p_without: not null: if they ran nothing of this (freed_rooms).
 create or replace function hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[],
-  p_place text, p_first text, p_is_idle boolean, p_now timestamptz)
+  p_place text, p_first text, p_is_idle boolean, p_now timestamptz, p_without uuid[] default null)
 returns table (place text, node_ids uuid[], class_ids bigint[])
 language plpgsql stable
   set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on set jit = off
@@ -229,6 +250,9 @@ begin
   from (select u.class_id, count(*)::int as members from unnest(p_class_ids) u(class_id) group by 1) m
   join hwqueue.placement_class c on c.class_id = m.class_id;
   v_rooms := hwqueue.gang_rooms(v_classes, v_members, case when p_is_idle then 'both' else 'now' end, p_now);
+  if p_without is not null then
+    v_rooms := hwqueue.freed_rooms(v_rooms, v_classes, p_without);
+  end if;
   return query
     with fits as materialized (
       select f.*

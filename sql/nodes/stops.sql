@@ -11,7 +11,7 @@
 -- requirements ask. A claim that has been asked stays asked.
 
 -- Asks claims of a node to stop at once (verdict preempted at the next heartbeat), except those that have
--- been asked. p_for: what the event says besides. Locks: the caller holds node_state and the claims.
+-- been asked. p_for: what the event says besides; its reason is that of the claims, too. Locks: the caller holds node_state and the claims.
 -- Notifies: the node's worker.
 create or replace function hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamptz, p_detail text,
   p_now timestamptz, p_for jsonb default '{}') returns void
@@ -23,8 +23,8 @@ declare
 begin
   with asked as (
     update hwqueue.claim c
-    set stop_requested_at = p_now, stop_reason = 'preempted', stop_by = least(c.stop_by, p_by),
-      stop_detail = p_detail
+    set stop_requested_at = p_now, stop_reason = coalesce(p_for ->> 'reason', 'preempted'),
+      stop_by = least(c.stop_by, p_by), stop_detail = p_detail
     where c.stop_reason is distinct from 'cancelled'  -- it may be, since p_now
       and c.lease_id = any (p_leases)
       and (c.stop_requested_at is null or c.stop_requested_at > p_now)

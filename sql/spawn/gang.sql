@@ -30,19 +30,19 @@ as $$ begin return
     order by d.ordinality)));
 end $$;
 
--- Writes a gang that waits, with its members: leases by their ranks. Returns the gang. p_priority: that
--- of its first member. A min_size of all is none.
+-- Writes a gang that waits, with its members: leases by their ranks. Returns the gang. p_tier, p_priority:
+-- those of its first member. A min_size of all is none.
 -- Locks: new rows. Raises: 23505 for the id of a gang that is there. Not idempotent.
 create or replace function hwqueue.insert_gang(p_gang hwqueue.gang, p_leases uuid[], p_queue hwqueue.queue,
-  p_priority int, p_now timestamptz) returns hwqueue.gang
+  p_tier smallint, p_priority int, p_now timestamptz) returns hwqueue.gang
 language plpgsql volatile
 as $$
 declare
   v_gang hwqueue.gang;
 begin
-  insert into hwqueue.gang (gang_id, queue_id, tenant, rank, size, together, same, on_lost, hold,
-    state, next_try_at, created_at, choice_id, min_size, run_id, step_no, members)
-  values (p_gang.gang_id, p_queue.queue_id, p_gang.tenant,
+  insert into hwqueue.gang (gang_id, queue_id, tenant, tier, rank, size, together, same, on_lost,
+    hold, state, next_try_at, created_at, choice_id, min_size, run_id, step_no, members)
+  values (p_gang.gang_id, p_queue.queue_id, p_gang.tenant, p_tier,
     hwqueue.lease_rank(p_queue.ageing_step, p_now, p_priority), p_gang.size, p_gang.together, p_gang.same,
     p_gang.on_lost, p_gang.hold, 'waiting', p_gang.next_try_at, p_now, p_gang.choice_id,
     nullif(p_gang.min_size, p_gang.size), p_gang.run_id, p_gang.step_no, p_leases)

@@ -171,8 +171,7 @@ begin
     claimed_at = c.claimed_at - v_step, stop_requested_at = case
       when c.stop_requested_at between p_now and p_was then p_now else c.stop_requested_at end,
     stop_by = case when c.stop_reason = 'run_time_exceeded' then least(c.stop_by, p_now + c.claim_timeout)
-      when c.stop_reason = 'preempted' and exists (
-        select from hwqueue.replacement r where c.lease_id = any (r.victims)) then c.stop_by - v_step
+      when c.stop_reason = 'tier_preempted' then c.stop_by - v_step
       else c.stop_by end
   where c.lease_id = any (v_claims);
   update hwqueue.node_state s

@@ -66,7 +66,7 @@ end
 $$;
 
 -- The teams that a look is to see, the first one first: tenants take turns among those that are due for
--- longest, 10 to 200 times p_limit, and those of a tenant are in order of rank and age. Changes and due
+-- longest, 10 to 200 times p_limit, and those of a tenant are in order of rank and age; an earlier tier first. Changes and due
 -- leases of everywhere tasks take turns, too. Those that are put off are left out. p_from: nothing is due
 -- earlier, and no change is older.
 create or replace function hwqueue.due_teams(p_look text, p_kind text, p_limit int,
@@ -78,7 +78,7 @@ as $$
     where d.part = p_kind and hwqueue.is_put_off(p_kind, d.item, p_now)
   ), due as materialized (
     -- no back-off is as long as three minutes: such a next try is of before the clock was set back
-    select g.gang_id, g.tenant, g.rank, g.position, g.queue_id from hwqueue.gang g
+    select g.gang_id, g.tenant, g.tier, g.rank, g.position, g.queue_id from hwqueue.gang g
     where p_look = 'gang' and (g.state = 'waiting' or g.state = 'running' and g.missing > 0)
       and g.next_try_at >= p_from.gangs_from and (g.next_try_at <= p_now or hwqueue.may_be_tried(g, p_now)
         and g.next_try_at > p_now + interval '3 minutes' and g.next_try_at < 'infinity')
@@ -89,27 +89,28 @@ as $$
     (select x.team_id, case p_look
          when 'gang change' then (select g.tenant from hwqueue.gang g where g.gang_id = x.team_id)
          when 'choice' then (select h.tenant from hwqueue.choice h where h.choice_id = x.team_id)
-         else 'change' end, null::timestamptz, 0::bigint, x.change_id
+         else 'change' end, 0::smallint, null::timestamptz, 0::bigint, x.change_id
      from hwqueue.team_change x
      where p_look in ('gang change', 'choice', 'everywhere') and x.kind = p_kind
        and x.change_id >= p_from.changes_from and x.team_id not in (select o.item from off o)
      order by x.change_id limit least(200 * p_limit, 5000))
     union all
-    select g.gang_id, g.tenant, null, g.rank, g.position from hwqueue.gang g
+    select g.gang_id, g.tenant, g.tier, null, g.rank, g.position from hwqueue.gang g
     where p_look = 'gang earmark' and g.state = 'earmarked'
     union all
-    (select g.gang_id, g.tenant, null, g.rank, g.position from due g
+    (select g.gang_id, g.tenant, g.tier, null, g.rank, g.position from due g
      join hwqueue.queue q on q.queue_id = g.queue_id and q.paused_at is null and q.dropped_at is null
      where (select f.are_all from few f))
     union all
-    (select g.gang_id, g.tenant, null, g.rank, g.position from hwqueue.gang g  -- too many to read: in order
+    (select g.gang_id, g.tenant, g.tier, null, g.rank, g.position  -- too many to read: in order
+     from hwqueue.gang g
      join hwqueue.queue q on q.queue_id = g.queue_id and q.paused_at is null and q.dropped_at is null
      where not (select f.are_all from few f) and (g.next_try_at <= p_now or hwqueue.may_be_tried(g, p_now)
          and g.next_try_at > p_now + interval '3 minutes' and g.next_try_at < 'infinity')
        and (g.state = 'waiting' or g.state = 'running' and g.missing > 0)
-     order by g.rank, g.position limit 200 * p_limit)
+     order by g.tier, g.rank, g.position limit 200 * p_limit)
     union all
-    (select w.lease_id, c.tenant, w.next_try_at, 0, row_number() over ()
+    (select w.lease_id, c.tenant, 0, w.next_try_at, 0, row_number() over ()
      from (select x.lease_id, x.next_try_at from hwqueue.replacement x
            where p_look = 'replacement' and x.next_try_at >= p_from.replacements_from
              and (x.next_try_at <= p_now
@@ -118,19 +119,19 @@ as $$
            order by x.next_try_at, x.lease_id limit 10 * p_limit) w
      left join hwqueue.lease l using (lease_id) left join hwqueue.placement_class c using (class_id))
     union all
-    (select s.node_id, '', null, 0, 0 from hwqueue.node_state s
+    (select s.node_id, '', 0, null, 0, 0 from hwqueue.node_state s
      where p_look = 'everywhere node' and s.expands_until is not null order by s.node_id limit p_limit)
     union all
-    (select r.lease_id, 'due', r.due_at, 0, 0 from hwqueue.everywhere_node r
+    (select r.lease_id, 'due', 0, r.due_at, 0, 0 from hwqueue.everywhere_node r
      where p_look = 'everywhere' and r.due_at <= p_now order by r.due_at limit 10 * p_limit)
     union all
-    select s.schedule_id, s.tenant, s.next_at, 0, 0 from hwqueue.schedule s
+    select s.schedule_id, s.tenant, 0, s.next_at, 0, 0 from hwqueue.schedule s
     where p_look = 'schedule' and s.paused_at is null and s.next_at <= p_now and not hwqueue.is_dry(s, p_now)
-  ) d(team_id, turn, at, rank, position)
+  ) d(team_id, turn, tier, at, rank, position)
   where d.team_id not in (select o.item from off o)
   group by d.team_id, d.turn
-  order by row_number() over (partition by d.turn order by min(d.at), min(d.rank), min(d.position)),
-    min(d.at), min(d.rank), min(d.position)
+  order by min(d.tier), row_number() over (partition by d.turn
+      order by min(d.tier), min(d.at), min(d.rank), min(d.position)), min(d.at), min(d.rank), min(d.position)
 $$;
 
 -- Looks at one team: a gang, a choice, a lease that replaces another one, a lease of an everywhere task, a

@@ -201,7 +201,7 @@ begin
     end if;
     if v_is_gang and v_known = '{}' then
       perform hwqueue.insert_gang(v_gang, array(select r.lease_id from unnest(v_found.requests) r
-        order by r.item_no), v_queue, (v_found.requests)[1].priority, p_now);
+        order by r.item_no), v_queue, (v_found.requests)[1].tier, (v_found.requests)[1].priority, p_now);
     elsif v_is_gang then
       update hwqueue.gang g
       set state = 'waiting', reason = null, tries = 0, losses = 0, next_try_at = v_gang.next_try_at,

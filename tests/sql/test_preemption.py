@@ -43,7 +43,7 @@ def fill(api: Api, node: Node, queue: str, *tenants: str, **options: Any) -> lis
 
 def asked(api: Api, *claims: Row) -> list[Row]:
     """Those that preemption has asked to stop, in the order given."""
-    return [claim for claim in claims if api.lease(claim["lease_id"])["stop_reason"] == "preempted"]
+    return [claim for claim in claims if api.lease(claim["lease_id"])["stop_reason"] == "tier_preempted"]
 
 
 def release(api: Api, *claims: Row) -> None:
@@ -349,7 +349,7 @@ def test_guaranteed_leases_are_seated(api: Api, clock: Clock, queue: str, seed: 
             for lease in list(running):
                 state = api.lease(lease)
                 assert lease not in wanted or state["stop_reason"] is None
-                if state["stop_reason"] == "preempted" and chance.random() < 0.5:
+                if state["stop_reason"] == "tier_preempted" and chance.random() < 0.5:
                     release(api, running.pop(lease))
             claims = [row for node in nodes for row in api.claim(node, queue, qty=16)]
             running |= {row["lease_id"]: row for row in claims}

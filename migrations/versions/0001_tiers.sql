@@ -849,7 +849,8 @@ comment on column hwqueue.claim.stop_requested_at is
   'when the worker is asked to stop; in the future while a taint is tolerated for a time, or a grace runs';
 comment on column hwqueue.claim.stop_reason is
   'cancelled; preempted: its node is drained or tainted, or not trusted any more, or its gang does not run '
-  'as a whole; placement_broken: a requirement during execution does not hold any more';
+  'as a whole; tier_preempted: a lease of an earlier tier needs its room; run_time_exceeded; placement_broken:'
+  ' a requirement during execution does not hold any more';
 comment on column hwqueue.claim.term_deltas is
   'what it has added to term_counter; null when no term selects it';
 comment on column hwqueue.claim.login is
@@ -1670,6 +1671,7 @@ create table hwqueue.gang (
   gang_id uuid not null,
   queue_id int not null,
   tenant text not null,
+  tier smallint not null,
   rank bigint not null,
   position bigint generated always as identity,
   size int not null,
@@ -1699,13 +1701,13 @@ create table hwqueue.gang (
 create index gang_created on hwqueue.gang (created_at, gang_id);
 create index gang_due on hwqueue.gang (next_try_at)
   where state = 'waiting' or state = 'running' and missing > 0;
-create index gang_earmarked on hwqueue.gang (rank, position) where state = 'earmarked';
+create index gang_earmarked on hwqueue.gang (tier, rank, position) where state = 'earmarked';
 create index gang_finished on hwqueue.gang (finished_at) where finished_at is not null;
 create index gang_open on hwqueue.gang (state, created_at) where finished_at is null;
-create index gang_waiting on hwqueue.gang (rank, position)
+create index gang_waiting on hwqueue.gang (tier, rank, position)
   where state = 'waiting' or state = 'running' and missing > 0;
 comment on table hwqueue.gang is 'leases that start together: those with its id as team_id';
-comment on column hwqueue.gang.rank is 'that of its first member: what starts first; then position';
+comment on column hwqueue.gang.tier is 'that of its first member, as rank is: what starts first; then position';
 comment on column hwqueue.gang.members is
   'its leases, in the order of their ranks, from 0: the first is rank 0; leases may go before the gang does';
 comment on column hwqueue.gang.together is
@@ -1849,14 +1851,14 @@ create table hwqueue.replacement (
   reason text,
   tries int not null default 0,
   next_try_at timestamptz not null,
-  victims uuid[],
   primary key (lease_id)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.05);
 create index replacement_due on hwqueue.replacement (next_try_at);
 create index replacement_old on hwqueue.replacement (old_lease);
 comment on table hwqueue.replacement is
   'a lease that is to take the place of another one (spawn option replaces); deleted once it has';
-comment on column hwqueue.replacement.old_lease is 'the lease that it replaces; null: none is chosen yet';
+comment on column hwqueue.replacement.old_lease is
+  'the lease that it replaces; null: none is chosen yet, or it preempts others';
 comment on column hwqueue.replacement.service_id is 'it replaces a lease of this service; null: that lease';
 comment on column hwqueue.replacement.old_goes is 'what becomes of the other one: cancel or requeue';
 comment on column hwqueue.replacement.is_overlapping is
@@ -1867,9 +1869,6 @@ comment on column hwqueue.replacement.state is
 comment on column hwqueue.replacement.old_token is 'the claim of the other one that is asked to stop';
 comment on column hwqueue.replacement.old_at is 'while it is held: since when the other one was claimable';
 comment on column hwqueue.replacement.reason is 'why the place could not be taken at the last try';
-comment on column hwqueue.replacement.victims is
-  'the leases that it preempts; null: it replaces another one, or seeks them';
-
 
 -- == Planner ==
 
