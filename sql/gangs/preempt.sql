@@ -258,18 +258,19 @@ begin
       perform hwqueue.abort_subtransaction();
     exception when sqlstate 'HWX01' then  -- only who is needed is known
     end;
-    if cardinality(v_stops) between 1 and p_gang.size * (v_policy -> 'most')::int
-      and hwqueue.assemble_gang(p_gang, null, true, p_now, v_stops || v_leaving) is null
-      and hwqueue.gang_victims(p_gang, v_stops, v_leaving) = v_stops then
-      perform hwqueue.ask_to_stop(c.node_id, array_agg(c.lease_id),
-        p_now + make_interval(secs => (v_policy -> 'grace')::double precision),
-        'a gang of an earlier tier needs the room', p_now,
-        jsonb_build_object('reason', 'tier_preempted', 'gang_id', p_gang.gang_id))
-      from hwqueue.claim c where c.lease_id = any (v_stops) group by c.node_id;
-      update hwqueue.gang g set reason = 'waits_for_preemption' where g.gang_id = p_gang.gang_id;
-      return;
+    if cardinality(v_stops) between 1 and p_gang.size * (v_policy -> 'most')::int is not true
+      or hwqueue.assemble_gang(p_gang, null, true, p_now, v_stops || v_leaving) is not null then
+      perform hwqueue.abort_subtransaction();
+    elsif hwqueue.gang_victims(p_gang, v_stops, v_leaving) is distinct from v_stops then
+      perform hwqueue.abort_subtransaction();
     end if;
-    perform hwqueue.abort_subtransaction();
+    perform hwqueue.ask_to_stop(c.node_id, array_agg(c.lease_id),
+      p_now + make_interval(secs => (v_policy -> 'grace')::double precision),
+      'a gang of an earlier tier needs the room', p_now,
+      jsonb_build_object('reason', 'tier_preempted', 'gang_id', p_gang.gang_id))
+    from hwqueue.claim c where c.lease_id = any (v_stops) group by c.node_id;
+    update hwqueue.gang g set reason = 'waits_for_preemption' where g.gang_id = p_gang.gang_id;
+    return;
   exception when sqlstate 'HWX01' then  -- its earmarks are there again
   end;
   update hwqueue.gang g set tries = g.tries + 1, next_try_at = p_now + hwqueue.back_off(g.tries)

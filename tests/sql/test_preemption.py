@@ -13,7 +13,7 @@ from psycopg.types.json import Jsonb
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api, Node, token
-from tests.sql.gangs import GPU, clear, gpus, reap
+from tests.sql.gangs import GPU, Gang, clear, gpus, reap
 
 GUARANTEED, BEST_EFFORT, SCAVENGER = TIERS = ["guaranteed", "best_effort", "scavenger"]
 PREEMPT = {"after": 0, "grace": 30}
@@ -331,7 +331,9 @@ def test_a_member_of_a_gang_goes_last(api: Api, queue: str) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("rounds", [3, pytest.param(350, marks=pytest.mark.slow)])
-def test_guaranteed_leases_are_seated(api: Api, clock: Clock, queue: str, seed: int, rounds: int) -> None:
+def test_guaranteed_leases_and_gangs_are_seated(
+    api: Api, clock: Clock, queue: str, seed: int, rounds: int
+) -> None:
     """In a full fleet; victims obey at random or are ended, and nobody of the first tier is asked."""
     chance = Random(seed)
     nodes = [api.node(gpus=gpus(4), heartbeat_timeout=86_400) for _ in range(4)]
@@ -344,6 +346,12 @@ def test_guaranteed_leases_are_seated(api: Api, clock: Clock, queue: str, seed: 
             api.spawn(queue, tenant=GUARANTEED, placement={"resources": {"gpu": chance.choice([1, 2, 4])}})
             for _ in range(chance.randint(1, 4))
         }
+        if chance.random() < 0.5:
+            wanted |= {
+                *Gang(
+                    api, nodes, chance.randint(2, 4), of(GUARANTEED, chance.randint(1, 2)), queue=queue
+                ).leases
+            }
         for _ in range(60):
             reap(api)
             for lease in list(running):
@@ -458,3 +466,96 @@ def test_the_clock_is_set_back(api: Api, clock: Clock, queue: str, is_asked: boo
         clock.advance(timedelta(seconds=29))
         reap(api)
     assert api.verdicts(node, claim) == ["lost"]
+
+
+def of(tenant: str, gpu: int = 1) -> Row:
+    return {"tenant": tenant, "placement": {"resources": {"gpu": gpu}}}
+
+
+def test_a_gang_is_seated_where_later_tiers_run(api: Api, clock: Clock, queue: str) -> None:
+    """Not where as much would be free if nothing ran; all of its room is booked before anyone is asked."""
+    theirs = [api.node(gpus=gpus(3), heartbeat_timeout=86_400) for _ in range(3)]
+    ours = [api.node(gpus=gpus(3), heartbeat_timeout=86_400) for _ in range(2)]
+    for node in theirs:
+        fill(api, node, queue, *[GUARANTEED] * 3)
+    claims = {node.name: fill(api, node, queue, *[SCAVENGER] * 3) for node in ours}
+    ask = Gang(api, theirs + ours, 4, of(GUARANTEED), queue=queue)
+    reap(api)
+    assert (ask.now("state", "reason"), ask.on) == (("earmarked", "waits_for_preemption"), {*claims})
+    stopped = {name: asked(api, *runs) for name, runs in claims.items()}
+    assert sum(map(len, stopped.values())) == 4  # nobody in vain
+    assert code(api, ask.leases[0]) == "waits_for_preemption"
+    assert "4 leases of later tiers are asked to stop" in api.row("explain_gang", gang=ask.id)["headline"]
+    release(api, *(claim for runs in stopped.values() for claim in runs))
+    assert [api.claimed(node, queue, qty=9) for node in ours] == [[], []]
+    assert [claim["lease_id"] in ask.leases for claim in ask.run()] == [True] * 4
+    for node, (name, runs) in zip(ours, stopped.items(), strict=True):
+        assert node.name == name
+        assert all(api.state(claim["lease_id"]) == "pending" for claim in runs)
+
+
+def test_a_gang_that_is_earmarked_moves_once_others_can_stop(api: Api, clock: Clock, queue: str) -> None:
+    """It waited for its turn, for its policy and for one that has to go; else it keeps its room."""
+    api.rows("set_queue_policy", queue=queue, policy={"preempt": {"after": 20, "most": 1}})
+    first, second = (api.node(gpus=gpus(2), heartbeat_timeout=86_400) for _ in range(2))
+    fill(api, first, queue, GUARANTEED, claim_timeout=86_400)
+    wide = [
+        api.running(queue, node, claim_timeout=86_400, **of(SCAVENGER, size))
+        for node, size in ((first, 1), (second, 1), (second, 1))
+    ]
+    ask = Gang(api, [first, second], 2, of(GUARANTEED), queue=queue, together=["node"])
+    reap(api)
+    assert (ask.now("state", "reason"), asked(api, *wide)) == (("earmarked", None), [])
+    clock.advance(timedelta(seconds=21))
+    reap(api)
+    assert (ask.on, asked(api, *wide)) == ({second.name}, wide[1:])
+    narrow = api.queue(preempt={"after": 0, "most": 1})
+    api.complete(wide[0])
+    again = Gang(api, [first], 2, of(GUARANTEED), queue=narrow)
+    reap(api)
+    assert (again.state, asked(api, *wide)) == ("waiting", wide[1:])  # nobody there may be asked
+
+
+@pytest.mark.parametrize(("tier", "passes"), [(BEST_EFFORT, False), (GUARANTEED, True)])
+def test_only_an_earlier_tier_takes_the_room_of_a_gang(api: Api, queue: str, tier: str, passes: bool) -> None:
+    """Neither a gang of the same tier that comes before it, nor a lease of it."""
+    node = api.node(gpus=gpus(2))
+    claims = fill(api, node, queue, SCAVENGER, SCAVENGER)
+    ask = Gang(api, [node], 2, of(BEST_EFFORT), queue=queue)
+    reap(api)
+    assert asked(api, *claims) == claims
+    other = Gang(api, [node], 2, {**of(tier), "priority": 9}, queue=queue)
+    lease = api.spawn(queue, priority=9, **of(tier, 2))
+    release(api, *claims)
+    got = [claim["lease_id"] for claim in api.claim(node, queue)]
+    assert got == ([lease] if passes else [])
+    if passes:
+        return
+    reap(api)
+    assert {claim["lease_id"] for claim in api.claim(node, queue, qty=9)} == {*ask.leases}
+    assert other.state == "earmarked"
+
+
+def test_gangs_of_an_earlier_tier_come_first(api: Api, queue: str) -> None:
+    """Whatever their priority, and they take back what is kept for a later one."""
+    node = api.node(gpus=gpus(2))
+    late = Gang(api, [node], 2, {**of(SCAVENGER), "priority": 9}, queue=queue)
+    early = Gang(api, [node], 2, of(GUARANTEED), queue=queue)
+    reap(api)
+    assert (late.state, early.state) == ("earmarked", "reserved")
+
+
+@pytest.mark.parametrize("away", [True, False])
+def test_terms_of_a_gang_are_judged_without_those_that_go(api: Api, queue: str, away: bool) -> None:
+    node = api.node(gpus=gpus(3), rack=1)
+    goes = fill(api, node, queue, SCAVENGER, SCAVENGER, labels={"app": "db"})
+    [stays] = fill(api, node, queue, GUARANTEED, labels={"app": "web" if away else "db"})
+    term = {"leases": {"labels": {"app": "db"}}, "domain": "node", "away": True}
+    member = of(GUARANTEED)
+    member["placement"] = {**member["placement"], "require": [term]}
+    ask = Gang(api, [node], 2, member, queue=queue)
+    api.settle_terms()
+    reap(api)
+    assert asked(api, *goes, stays) == (goes if away else [])
+    release(api, *asked(api, *goes))
+    assert len(ask.run()) == (2 if away else 0)
