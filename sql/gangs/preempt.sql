@@ -46,7 +46,8 @@ as $$ begin
     order by f.tier, f.rank, f.position limit 1) e
   where not c.is_choice and e.tier < 2 and (c.class_id, e.tier) not in (
     select l.class_id, l.tier from hwqueue.replacement r join hwqueue.lease l on l.lease_id = r.lease_id
-    where r.state = 'preempting')
+    where r.state = 'preempting' and not exists (select from hwqueue.claim o where o.lease_id = r.lease_id)
+      and not exists (select from hwqueue.outcome o where o.lease_id = r.lease_id))
   order by row_number() over (partition by c.tenant order by e.tier, e.rank, e.position) limit 20
   on conflict do nothing;
 end $$;
@@ -95,7 +96,7 @@ $$;
 -- one first: where the worst of them has the latest tier, fewest members of gangs stop, fewest stop at
 -- all, and they have run for least. Nodes that are earmarked for a gang are left out, and those that have
 -- not fetched this lease within ten minutes: others would stop in vain again. p_turn: of more than 64 nodes,
--- which 64 are looked at; of these, 16 that have such claims. It ends after a quarter of a second.
+-- which 64 are looked at; of these, 16 that have such claims. It ends after a quarter of the time that upkeep has.
 -- stops: the claims that would be asked, none in vain; {}: those that were asked before, for others, are
 -- enough. A row without a node: some node has room now. No row: none of this helps.
 create or replace function hwqueue.find_victims(p_lease hwqueue.lease, p_turn int, p_now timestamptz)
@@ -109,7 +110,7 @@ declare
     select coalesce(q.preempt, hwqueue.default_values('preempt')) -> 'most'
     from hwqueue.queue q where q.queue_id = p_lease.queue_id);
   v_rooms hwqueue.gang_room[] := hwqueue.gang_rooms(array[v_class], '{1}', 'both', p_now);
-  v_until timestamptz := clock_timestamp() + interval '0.25 s';
+  v_until timestamptz := clock_timestamp() + hwqueue.upkeep_budget() / 4;
 begin
   if exists (select from unnest(v_rooms) r where r.copies > 0) then
     return query select null::uuid, '{}'::uuid[];

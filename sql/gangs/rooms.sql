@@ -207,14 +207,14 @@ as $$
   from at t join summed s on s.place_no = t.place_no
 $$;
 
--- Returns these rooms as they are without claims: so many fit in place of those that would if nothing ran. It
--- looks at nodes for a quarter of a second, and takes the others for as full as they are now.
+-- Returns these rooms with how many would fit without some claims, in place of if nothing ran. It looks at
+-- nodes for a quarter of the time that upkeep has, and takes the others for as full as they are now.
 create or replace function hwqueue.freed_rooms(p_rooms hwqueue.gang_room[],
   p_classes hwqueue.placement_class[], p_without uuid[]) returns hwqueue.gang_room[]
 language plpgsql volatile
 as $$
 declare
-  v_until timestamptz := clock_timestamp() + interval '0.25 s';
+  v_until timestamptz := clock_timestamp() + hwqueue.upkeep_budget() / 4;
   v_nodes uuid[] := array(
     select distinct c.node_id from hwqueue.claim c where c.lease_id = any (p_without));
 begin

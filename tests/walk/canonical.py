@@ -107,6 +107,19 @@ def key_of(seen: Seen, memory: float) -> Key:
     for row in seen.rows["lane_change"]:
         noted[row["lane_id"]] += row["delta"]
     tables["lane_change"] = sorted(map(repr, noted.items()))
+    if seen.queue["preempt"]:  # who was not fetched within ten minutes is not tried there; where a victim was
+        tables["attempt"] = sorted(
+            {
+                f"{row['lease_id']} {row['node_id']} {normal('ended_at', row['ended_at'])}"
+                for row in seen.rows["attempt"]
+                if (row["error"] or {}).get("reason") == "claim_expired" and row["outcome"] == "released"
+            }
+        )
+        tables["lease"] += [
+            f"{row['lease_id']} {normal('position', row['position'])}"
+            for row in seen.rows["lease"]
+            if seen.leases[UUID(row["lease_id"])].state == "claimed"
+        ]
     return tuple((table, tuple(rows)) for table, rows in tables.items())
 
 
@@ -135,7 +148,7 @@ def _told(table: str, row: Row, seen: Seen, memory: float) -> Row:
         return {"is_finished": row["finished_at"] is not None}
     if table == "gang":
         reason = row["reason"]
-        return {"behind": reason if reason in ("behind_earmark", "busy") else None}
+        return {"behind": reason if reason in ("behind_earmark", "busy", "waits_for_preemption") else None}
     if table == "replacement":
         return {"is_held": claims.get(row["old_lease"]) == row["old_token"]}
     if table == "placement_check":

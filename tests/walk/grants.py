@@ -36,7 +36,7 @@ def granted_wrong(
             for lease in after.order
             if is_due(before.leases[lease], before) and not _forbidden(before, beside, lease, node)
         ]
-    last = max(before.order.get(lease, (0, 0)) for lease in granted)
+    last = max(before.order.get(lease, (0, 0, 0)) for lease in granted)
     return wrong + [
         f"passed by: {after.leases[lease]}"
         for lease in after.order
@@ -128,7 +128,12 @@ def _forbidden(before: Seen, beside: Seen, lease: UUID, node: UUID) -> str:
         return "a pause"
     if lease in beside.taken_instead:
         return "another alternative"
-    facts, others = beside.facts[lease], [c for c in beside.claims if c.lease_id != lease]
+    facts = beside.facts[lease]
+    others = [
+        claim
+        for claim in beside.claims
+        if claim.lease_id != lease and not _passes(beside, lease, claim.lease_id)
+    ]
     if not fits(facts.placement, beside.places[node], others):
         return "no room"
     place = beside.places[node]
@@ -138,6 +143,11 @@ def _forbidden(before: Seen, beside: Seen, lease: UUID, node: UUID) -> str:
     if rules:
         return ", ".join(rules)
     return "patience" if _waits(before, beside, lease, node) else ""
+
+
+def _passes(seen: Seen, lease: UUID, other: UUID) -> bool:
+    """Whether the other has an earmark that the lease comes before."""
+    return seen.leases[other].state == "earmarked" and seen.turn(lease) < seen.turn(other)
 
 
 def _without(lease: UUID, cluster: Cluster) -> Cluster:

@@ -9,7 +9,7 @@ from tests.walk.seen import Seen
 def keeps_its_room(before: Seen, after: Seen) -> list[str]:
     """What becomes free where a lease has an earmark goes to nobody that does not come before."""
     kept = {
-        one.node: one.priority
+        one.node: after.turn(key)
         for key, one in before.leases.items()
         if one.state == "earmarked"
         and key in after.leases
@@ -19,7 +19,7 @@ def keeps_its_room(before: Seen, after: Seen) -> list[str]:
         f"{key} got a device of node {node} that is kept for another lease"
         for node, keys in ((node, _devices(after, node).keys()) for node in kept if node)
         for key in keys - _devices(before, node).keys()
-        if after.leases[key].priority <= kept[node]
+        if after.turn(key) >= kept[node]
     ]
 
 

@@ -202,7 +202,7 @@ def keeps_its_place(before: Seen, after: Seen) -> list[str]:
     places = {UUID(row["lease_id"]): row["position"] for row in before.rows["lease"]}
     return [
         f"{after.leases[key]} was at {places[key]} in line, not at {position}"
-        for key, (_, position) in after.order.items()
+        for key, (_, _, position) in after.order.items()
         if before.leases[key].state in ("pending", "reserved") and position != places[key]
     ]
 

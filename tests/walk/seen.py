@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from math import inf
 from typing import Any
 from uuid import UUID
 
@@ -28,7 +29,7 @@ class LeaseSeen:
     `attempts` are used up, that of the claim included, of `most`. `grants`: claims so far. `due`:
     from when on it is, or was, claimable. `expires_at` and what follows are of the claim. What is
     reserved or earmarked uses up no attempt yet. `gang`: the gang that it starts with; a lease of
-    an everywhere task is its own.
+    an everywhere task is its own. `tier`: the lowest comes first, whatever its priority.
     """
 
     state: str
@@ -44,11 +45,12 @@ class LeaseSeen:
     stop_at: datetime | None = None
     stop_reason: str | None = None
     gang: UUID | None = None
+    tier: int = 0
 
     def ended(self, state: str, attempts: int, due: datetime | None = None) -> "LeaseSeen":
         """The same lease without its claim."""
         kept = (self.grants, self.priority, self.most, self.deadline)
-        return LeaseSeen(state, attempts, *kept, due, gang=self.gang)
+        return LeaseSeen(state, attempts, *kept, due, gang=self.gang, tier=self.tier)
 
     def back(self, attempts: int) -> "LeaseSeen":
         """The same lease put back: claimable at once, or waiting for its gang."""
@@ -74,7 +76,7 @@ class GangSeen:
     tries: int
     losses: int
     has_started: bool
-    order: tuple[int, int]
+    order: tuple[int, int, int]
     is_changed: bool
     spare: int
     missing: int
@@ -155,7 +157,7 @@ class Seen:
                 tries=row["tries"],
                 losses=row["losses"],
                 has_started=row["started_at"] is not None,
-                order=(row["rank"], row["position"]),
+                order=(row["tier"], row["rank"], row["position"]),
                 is_changed=row["gang_id"] in changed,
                 spare=row["size"] - (row["min_size"] or row["size"]),
                 missing=row["missing"],
@@ -173,6 +175,29 @@ class Seen:
             return back
         counts = Counter(self.leases[member].state for member in gang.members)
         return back.ended("failed", back.attempts) if gang.goes_on(counts) else back
+
+    @cached_property
+    def preempting(self) -> frozenset[UUID]:
+        """Leases with earmarks that others were asked to stop for."""
+        gangs = [
+            gang
+            for row in self.rows["gang"]
+            if row["reason"] == "waits_for_preemption"
+            for gang in row["members"]
+        ]
+        alone = [
+            row["lease_id"]
+            for row in self.rows["replacement"]
+            if not row["old_lease"] and not row["service_id"]
+        ]
+        return frozenset(
+            lease for lease in map(UUID, gangs + alone) if self.leases[lease].state == "earmarked"
+        )
+
+    def turn(self, lease: UUID) -> tuple[int, float]:
+        """What a lease or its earmark comes before: those of later tiers, of its own by priority."""
+        one = self.leases[lease]
+        return (one.tier, -inf if lease in self.preempting else -one.priority)
 
     @cached_property
     def taken_instead(self) -> frozenset[UUID]:
@@ -218,10 +243,10 @@ class Seen:
         return span(self.queue["retain_completed"]) > timedelta(0)
 
     @cached_property
-    def order(self) -> dict[UUID, tuple[int, int]]:
+    def order(self) -> dict[UUID, tuple[int, int, int]]:
         """The place of each pending lease: the lowest comes first."""
         return {
-            lease: (-self.leases[lease].priority, row["position"])
+            lease: (row["tier"], -self.leases[lease].priority, row["position"])
             for row in self.rows["ready"]
             for lease in [UUID(row["lease_id"])]
         }
@@ -355,6 +380,7 @@ def _waiting(state: str, row: Row, record: Row) -> LeaseSeen:
         deadline=_time(row["deadline"]),
         due=time(record["created_at"] if is_parked else row[column]),
         gang=_uuid(record["team_id"]),
+        tier=row["tier"],
     )
 
 
@@ -374,6 +400,7 @@ def _claimed(row: Row, record: Row) -> LeaseSeen:
         stop_at=_time(row["stop_requested_at"]),
         stop_reason=row["stop_reason"],
         gang=_uuid(record["team_id"]),
+        tier=record["tier"],
     )
 
 
@@ -386,6 +413,7 @@ def _finished(row: Row, record: Row) -> LeaseSeen:
         most=record["most"],
         deadline=_time(record["deadline"]),
         gang=_uuid(record["team_id"]),
+        tier=record["tier"],
     )
 
 

@@ -32,10 +32,10 @@ class World:
 
     `memory`: how many seconds something may be past before it no longer matters how long. `near`:
     how many calls from the beginning are walked in every run of the tests. `gangs`: their options,
-    `members` with them. `first`: calls that were made before the walk begins. `promises`: what
-    must hold of every call. `is_upkeeps`: it rests on what upkeep leaves to calls whose transaction
-    has no id yet, so savepoints cannot walk it. `is_slow`: even near its beginning it is walked by
-    `make test-slow` and `make walk` alone.
+    `members` with them. `tenants`: the tier of each. `first`: calls that were made before the walk
+    begins. `promises`: what must hold of every call. `is_upkeeps`: it rests on what upkeep leaves to
+    calls whose transaction has no id yet, so savepoints cannot walk it. `is_slow`: even near its
+    beginning it is walked by `make test-slow` and `make walk` alone.
     """
 
     name: str
@@ -47,6 +47,7 @@ class World:
     near: int = 3
     gangs: Mapping[str, Options] = field(default_factory=dict)
     limits: Mapping[str, Options] = field(default_factory=dict)
+    tenants: Mapping[str, str] = field(default_factory=dict)
     first: Sequence[s.Step] = ()
     promises: Sequence[Promise] = ()
     is_upkeeps: bool = False
@@ -60,6 +61,8 @@ class World:
             direct.register(node_id(name), {**always, **spec})
         for name, spec in self.limits.items():
             direct.rows("create_limit", name=name, spec=spec)
+        for name, tier in self.tenants.items():
+            direct.rows("set_tenant", name=name, changes={"tier": tier})
         _spawn(direct, self.leases)
         _spawn_gangs(direct, self.gangs)
         if self.gangs:

@@ -1,7 +1,7 @@
 """The worlds, one for each feature. A new feature adds its own: nodes, leases, calls.
 
 Small on purpose: each lease and each node more multiplies the states. Those of what upkeep starts
-or ends are beside their calls: choices, everywhere, replaces, lasting, earmarks, proposals.
+or ends are beside their calls: choices, everywhere, replaces, preempts, lasting, earmarks, proposals.
 """
 
 from datetime import timedelta
@@ -16,6 +16,7 @@ from tests.walk.everywhere import ALWAYS, ONCE
 from tests.walk.lanes import CHAINS, LANES
 from tests.walk.lasting import WHILE_RUNNING
 from tests.walk.names import lease_id, node_id
+from tests.walk.preempts import GANG_PREEMPTS, PREEMPTS
 from tests.walk.proposals import PLANNED, PROPOSALS_OF_ALL
 from tests.walk.replaces import IN_PLACE, MOVED, OVERLAP
 from tests.walk.world import IN_ZONE, World, every, gpus, leases_of, needs, require, spread
@@ -370,6 +371,8 @@ _WORLDS = [
     IN_PLACE,
     MOVED,
     OVERLAP,
+    PREEMPTS,
+    GANG_PREEMPTS,
     WHILE_RUNNING,
     KEPT,
     SILENT,
