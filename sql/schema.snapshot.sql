@@ -1013,6 +1013,7 @@ CREATE TABLE hwqueue.gang (
     gang_id uuid NOT NULL,
     queue_id integer NOT NULL,
     tenant text NOT NULL,
+    tier smallint NOT NULL,
     rank bigint NOT NULL,
     "position" bigint NOT NULL,
     size integer NOT NULL,
@@ -1041,7 +1042,7 @@ WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scal
 
 COMMENT ON TABLE hwqueue.gang IS 'leases that start together: those with its id as team_id';
 
-COMMENT ON COLUMN hwqueue.gang.rank IS 'that of its first member: what starts first; then position';
+COMMENT ON COLUMN hwqueue.gang.tier IS 'that of its first member, as rank is: what starts first; then position';
 
 COMMENT ON COLUMN hwqueue.gang.members IS 'its leases, in the order of their ranks, from 0: the first is rank 0; leases may go before the gang does';
 
@@ -1075,7 +1076,7 @@ COMMENT ON COLUMN hwqueue.gang.step_no IS 'which step of that run: its members a
 
 COMMENT ON COLUMN hwqueue.gang.earmark_after IS 'it was earmarked for too long, and is not before then';
 
-CREATE FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_first text, p_is_earmark boolean, p_now timestamp with time zone) RETURNS text
+CREATE FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_first text, p_is_earmark boolean, p_now timestamp with time zone, p_without uuid[] DEFAULT NULL::uuid[]) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.assign_target_class(p_lease uuid) RETURNS boolean
@@ -1454,7 +1455,7 @@ COMMENT ON COLUMN hwqueue.claim.assignment IS 'what was allocated; null when not
 
 COMMENT ON COLUMN hwqueue.claim.stop_requested_at IS 'when the worker is asked to stop; in the future while a taint is tolerated for a time, or a grace runs';
 
-COMMENT ON COLUMN hwqueue.claim.stop_reason IS 'cancelled; preempted: its node is drained or tainted, or not trusted any more, or its gang does not run as a whole; placement_broken: a requirement during execution does not hold any more';
+COMMENT ON COLUMN hwqueue.claim.stop_reason IS 'cancelled; preempted: its node is drained or tainted, or not trusted any more, or its gang does not run as a whole; tier_preempted: a lease of an earlier tier needs its room; run_time_exceeded; placement_broken: a requirement during execution does not hold any more';
 
 COMMENT ON COLUMN hwqueue.claim.term_deltas IS 'what it has added to term_counter; null when no term selects it';
 
@@ -2635,14 +2636,13 @@ CREATE TABLE hwqueue.replacement (
     old_at timestamp with time zone,
     reason text,
     tries integer DEFAULT 0 NOT NULL,
-    next_try_at timestamp with time zone NOT NULL,
-    victims uuid[]
+    next_try_at timestamp with time zone NOT NULL
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
 COMMENT ON TABLE hwqueue.replacement IS 'a lease that is to take the place of another one (spawn option replaces); deleted once it has';
 
-COMMENT ON COLUMN hwqueue.replacement.old_lease IS 'the lease that it replaces; null: none is chosen yet';
+COMMENT ON COLUMN hwqueue.replacement.old_lease IS 'the lease that it replaces; null: none is chosen yet, or it preempts others';
 
 COMMENT ON COLUMN hwqueue.replacement.service_id IS 'it replaces a lease of this service; null: that lease';
 
@@ -2657,11 +2657,6 @@ COMMENT ON COLUMN hwqueue.replacement.old_token IS 'the claim of the other one t
 COMMENT ON COLUMN hwqueue.replacement.old_at IS 'while it is held: since when the other one was claimable';
 
 COMMENT ON COLUMN hwqueue.replacement.reason IS 'why the place could not be taken at the last try';
-
-COMMENT ON COLUMN hwqueue.replacement.victims IS 'the leases that it preempts; null: it replaces another one, or seeks them';
-
-CREATE FUNCTION hwqueue.finish_preemption(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone) RETURNS text
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.finish_replacement(p_row hwqueue.replacement, p_has_run boolean, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
@@ -2788,6 +2783,9 @@ CREATE FUNCTION hwqueue.forget_node(p_node uuid) RETURNS void
 CREATE FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, OUT items jsonb[], OUT next text) RETURNS record
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.freed_rooms(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_without uuid[]) RETURNS hwqueue.gang_room[]
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp with time zone) RETURNS TABLE(run_id uuid, step_no integer, kind text, turn bigint)
     LANGUAGE plpgsql;
 
@@ -2803,7 +2801,7 @@ CREATE FUNCTION hwqueue.gang_of_step(p_run uuid, p_step integer) RETURNS uuid
 CREATE FUNCTION hwqueue.gang_place_words(p_place text) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_first text, p_is_idle boolean, p_now timestamp with time zone) RETURNS TABLE(place text, node_ids uuid[], class_ids bigint[])
+CREATE FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_first text, p_is_idle boolean, p_now timestamp with time zone, p_without uuid[] DEFAULT NULL::uuid[]) RETURNS TABLE(place text, node_ids uuid[], class_ids bigint[])
     LANGUAGE plpgsql STABLE
     SET enable_nestloop TO 'off'
     SET enable_hashjoin TO 'on'
@@ -2826,6 +2824,9 @@ CREATE FUNCTION hwqueue.gang_states() RETURNS text[]
 CREATE FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) RETURNS TABLE(gang_id uuid, ready boolean, size integer, members jsonb, retry_after interval, min_size integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.gang_victims(p_gang hwqueue.gang, p_able uuid[], p_leaving uuid[]) RETURNS uuid[]
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.gang_wait_words(p_gang hwqueue.gang) RETURNS text
     LANGUAGE plpgsql STABLE;
@@ -3025,7 +3026,7 @@ CREATE FUNCTION hwqueue.imagined_nodes(p_nodes jsonb) RETURNS TABLE(node hwqueue
 CREATE FUNCTION hwqueue.in_seconds(p_span interval) RETURNS interval
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.insert_gang(p_gang hwqueue.gang, p_leases uuid[], p_queue hwqueue.queue, p_priority integer, p_now timestamp with time zone) RETURNS hwqueue.gang
+CREATE FUNCTION hwqueue.insert_gang(p_gang hwqueue.gang, p_leases uuid[], p_queue hwqueue.queue, p_tier smallint, p_priority integer, p_now timestamp with time zone) RETURNS hwqueue.gang
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_has_lanes boolean) RETURNS void
@@ -3360,7 +3361,10 @@ CREATE FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail js
 CREATE FUNCTION hwqueue.leave_lanes(p_leases uuid[]) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.leaving_claims(p_node uuid) RETURNS uuid[]
+CREATE FUNCTION hwqueue.leaving_claims(p_nodes uuid[]) RETURNS uuid[]
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.leaving_words(p_nodes uuid[], p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.left_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[], p_without uuid[]) RETURNS integer[]
@@ -4134,6 +4138,9 @@ CREATE FUNCTION hwqueue.postpone(p_part text, p_item uuid, p_state text, p_messa
 CREATE FUNCTION hwqueue.postponed_words(p_item uuid) RETURNS text
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.preempt_for_gang(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.prefer_own_node(p_lease uuid, p_node uuid) RETURNS void
     LANGUAGE plpgsql;
 
@@ -4657,7 +4664,7 @@ CREATE FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round 
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone) RETURNS text
+CREATE FUNCTION hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone, p_without uuid[]) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_whole integer[], p_mode text, p_input jsonb, p_now timestamp with time zone) RETURNS void
@@ -7351,13 +7358,13 @@ CREATE INDEX gang_created ON hwqueue.gang USING btree (created_at, gang_id);
 
 CREATE INDEX gang_due ON hwqueue.gang USING btree (next_try_at) WHERE ((state = 'waiting'::text) OR ((state = 'running'::text) AND (missing > 0)));
 
-CREATE INDEX gang_earmarked ON hwqueue.gang USING btree (rank, "position") WHERE (state = 'earmarked'::text);
+CREATE INDEX gang_earmarked ON hwqueue.gang USING btree (tier, rank, "position") WHERE (state = 'earmarked'::text);
 
 CREATE INDEX gang_finished ON hwqueue.gang USING btree (finished_at) WHERE (finished_at IS NOT NULL);
 
 CREATE INDEX gang_open ON hwqueue.gang USING btree (state, created_at) WHERE (finished_at IS NULL);
 
-CREATE INDEX gang_waiting ON hwqueue.gang USING btree (rank, "position") WHERE ((state = 'waiting'::text) OR ((state = 'running'::text) AND (missing > 0)));
+CREATE INDEX gang_waiting ON hwqueue.gang USING btree (tier, rank, "position") WHERE ((state = 'waiting'::text) OR ((state = 'running'::text) AND (missing > 0)));
 
 CREATE INDEX lane_change_lane ON hwqueue.lane_change USING btree (lane_id, change_id);
 
@@ -7813,7 +7820,7 @@ REVOKE ALL ON FUNCTION hwqueue.asks_lock_holders() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.asks_others(p_exprs jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_first text, p_is_earmark boolean, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_first text, p_is_earmark boolean, p_now timestamp with time zone, p_without uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.assign_target_class(p_lease uuid) FROM PUBLIC;
 
@@ -8434,8 +8441,6 @@ REVOKE ALL ON FUNCTION hwqueue.find_webhook(p_name text, p_locks boolean) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.find_workflow(p_name text, p_options jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.finish_preemption(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.finish_replacement(p_row hwqueue.replacement, p_has_run boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now timestamp with time zone) FROM PUBLIC;
@@ -8496,6 +8501,8 @@ REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, OUT items jsonb[], OUT next text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.freed_rooms(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_without uuid[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.full_nodes() FROM PUBLIC;
@@ -8506,7 +8513,7 @@ REVOKE ALL ON FUNCTION hwqueue.gang_of_step(p_run uuid, p_step integer) FROM PUB
 
 REVOKE ALL ON FUNCTION hwqueue.gang_place_words(p_place text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_first text, p_is_idle boolean, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_first text, p_is_idle boolean, p_now timestamp with time zone, p_without uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_rooms(p_classes hwqueue.placement_class[], p_members integer[], p_which text, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8517,6 +8524,8 @@ REVOKE ALL ON FUNCTION hwqueue.gang_states() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.gang_victims(p_gang hwqueue.gang, p_able uuid[], p_leaving uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_wait_words(p_gang hwqueue.gang) FROM PUBLIC;
 
@@ -8639,7 +8648,7 @@ REVOKE ALL ON FUNCTION hwqueue.imagined_nodes(p_nodes jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.in_seconds(p_span interval) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.insert_gang(p_gang hwqueue.gang, p_leases uuid[], p_queue hwqueue.queue, p_priority integer, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.insert_gang(p_gang hwqueue.gang, p_leases uuid[], p_queue hwqueue.queue, p_tier smallint, p_priority integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_has_lanes boolean) FROM PUBLIC;
 
@@ -8834,7 +8843,9 @@ REVOKE ALL ON FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_de
 
 REVOKE ALL ON FUNCTION hwqueue.leave_lanes(p_leases uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.leaving_claims(p_node uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.leaving_claims(p_nodes uuid[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.leaving_words(p_nodes uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.left_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[], p_without uuid[]) FROM PUBLIC;
 
@@ -9307,6 +9318,8 @@ REVOKE ALL ON FUNCTION hwqueue.postpone(p_part text, p_item uuid, p_state text, 
 
 REVOKE ALL ON FUNCTION hwqueue.postponed_words(p_item uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.preempt_for_gang(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.prefer_own_node(p_lease uuid, p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.present(p_key text, p_value jsonb) FROM PUBLIC;
@@ -9605,7 +9618,7 @@ REVOKE ALL ON FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p
 GRANT ALL ON FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round bigint, p_epoch bigint) TO hwqueue_planner;
 GRANT ALL ON FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round bigint, p_epoch bigint) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone, p_without uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_whole integer[], p_mode text, p_input jsonb, p_now timestamp with time zone) FROM PUBLIC;
 

@@ -292,9 +292,10 @@ class LeaseSummary:
 
     claim_token, node_id and expires_at are those of the running claim; stop_reason says why it was
     asked to stop, or will be when a taint is tolerated no longer or a grace is over: `cancelled`,
-    `preempted` or `placement_broken`. attempt: how many have been used up, the running one
-    included. available_at: None of a lease that waits for something else than a time: its gang, a
-    signal, its node, the lease that it replaces. expires_at: None while room is kept for it.
+    `preempted`, `tier_preempted`, `run_time_exceeded` or `placement_broken`. attempt: how many have
+    been used up, the running one included. available_at: None of a lease that waits for something
+    else than a time: its gang, a signal, its node, the lease that it replaces. expires_at: None
+    while room is kept for it.
     """
 
     lease_id: UUID

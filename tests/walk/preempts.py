@@ -78,8 +78,8 @@ def victims_keep_their_place(before: Seen, after: Seen) -> list[str]:
     for row in after.rows["ready"]:
         key = UUID(row["lease_id"])
         was = before.leases.get(key)
-        if was is None or not _is_asked(was) or was.state != "claimed":
-            continue
+        if was is None or not _is_asked(was) or was.expires_at is None or was.expires_at <= before.now:
+            continue  # it has expired, and may have used an attempt
         if row["position"] != places[key] or row["attempt_count"] != was.attempts - 1:
             wrong.append(f"{was} was at {places[key]}, and came back as {row}")
     return wrong
