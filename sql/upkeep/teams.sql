@@ -57,7 +57,7 @@ begin
       exit when v_is_cut;
     end loop;
     update hwqueue.replacement r set next_try_at = p_now  -- those that wait on go behind those that are left
-    where v_look = 'replacement' and r.lease_id = any (v_seen)
+    where v_look = 'replacement' and r.lease_id = any (v_seen) and r.next_try_at >= p_from.replacements_from
       and r.next_try_at < p_now - case when v_is_cut then '0' else '10 s' end::interval;
     v_more := v_more or v_is_cut;
   end loop;
