@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
@@ -22,9 +23,10 @@ def gpu_nodes(direct: Direct, count: int) -> list[Node]:
     return [register(direct, n, gpus=[{"resource_id": str(uuid4())}]) for n in range(count)]
 
 
-def spawn_gang(direct: Direct, count: int) -> UUID:
+def spawn_gang(direct: Direct, count: int, **options: Any) -> UUID:
     """A gang whose members need a GPU each; its id."""
-    member = {"task": "work", "count": count, "options": {"placement": {"resources": {"gpu": 1}}}}
+    options |= {"placement": {"resources": {"gpu": 1}}}
+    member = {"task": "work", "count": count, "options": options}
     rows = direct.rows("spawn_gang", queue=QUEUE, members=Jsonb([member]))
     gang_id = rows[0]["gang_id"]
     assert isinstance(gang_id, UUID)
