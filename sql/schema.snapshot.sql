@@ -1455,7 +1455,7 @@ COMMENT ON COLUMN hwqueue.claim.assignment IS 'what was allocated; null when not
 
 COMMENT ON COLUMN hwqueue.claim.stop_requested_at IS 'when the worker is asked to stop; in the future while a taint is tolerated for a time, or a grace runs';
 
-COMMENT ON COLUMN hwqueue.claim.stop_reason IS 'cancelled; preempted: its node is drained or tainted, or not trusted any more, or its gang does not run as a whole; tier_preempted: a lease of an earlier tier needs its room; run_time_exceeded; placement_broken: a requirement during execution does not hold any more';
+COMMENT ON COLUMN hwqueue.claim.stop_reason IS 'cancelled; preempted: its node is drained or tainted, or not trusted any more, or its gang does not run as a whole; tier_preempted: an earlier tier needs its room; run_time_exceeded; placement_broken: a requirement during execution does not hold any more';
 
 COMMENT ON COLUMN hwqueue.claim.term_deltas IS 'what it has added to term_counter; null when no term selects it';
 

@@ -849,8 +849,8 @@ comment on column hwqueue.claim.stop_requested_at is
   'when the worker is asked to stop; in the future while a taint is tolerated for a time, or a grace runs';
 comment on column hwqueue.claim.stop_reason is
   'cancelled; preempted: its node is drained or tainted, or not trusted any more, or its gang does not run '
-  'as a whole; tier_preempted: a lease of an earlier tier needs its room; run_time_exceeded; placement_broken:'
-  ' a requirement during execution does not hold any more';
+  'as a whole; tier_preempted: an earlier tier needs its room; run_time_exceeded; placement_broken: a '
+  'requirement during execution does not hold any more';
 comment on column hwqueue.claim.term_deltas is
   'what it has added to term_counter; null when no term selects it';
 comment on column hwqueue.claim.login is
@@ -1707,7 +1707,8 @@ create index gang_open on hwqueue.gang (state, created_at) where finished_at is 
 create index gang_waiting on hwqueue.gang (tier, rank, position)
   where state = 'waiting' or state = 'running' and missing > 0;
 comment on table hwqueue.gang is 'leases that start together: those with its id as team_id';
-comment on column hwqueue.gang.tier is 'that of its first member, as rank is: what starts first; then position';
+comment on column hwqueue.gang.tier is
+  'that of its first member, as rank is: what starts first; then position';
 comment on column hwqueue.gang.members is
   'its leases, in the order of their ranks, from 0: the first is rank 0; leases may go before the gang does';
 comment on column hwqueue.gang.together is

@@ -136,7 +136,8 @@ begin
         select g from hwqueue.gang g
         where g.state = 'waiting' and (g.tier, g.rank, g.position) > (
             coalesce(split_part(p_after, ' ', 1)::smallint, -1),
-            coalesce(split_part(p_after, ' ', 2)::bigint, 0), coalesce(split_part(p_after, ' ', 3)::bigint, 0))
+            coalesce(split_part(p_after, ' ', 2)::bigint, 0),
+            coalesce(split_part(p_after, ' ', 3)::bigint, 0))
           and hwqueue.may_be_tried(g, v_now)
         order by g.tier, g.rank, g.position limit p_limit);
       v_next := (

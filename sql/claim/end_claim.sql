@@ -42,7 +42,8 @@ begin
     p_error := coalesce(p_error, jsonb_build_object('reason', 'gang_goes_on', 'gang_id', p_claim.team_id));
   end if;
   if v_is_victim then
-    p_error := coalesce(p_error, jsonb_build_object('reason', 'tier_preempted', 'detail', p_claim.stop_detail));
+    p_error := coalesce(p_error,
+      jsonb_build_object('reason', 'tier_preempted', 'detail', p_claim.stop_detail));
   end if;
   perform hwqueue.remove_claim(p_claim.lease_id);
   insert into hwqueue.attempt (lease_id, claim_token, attempt, node_id, outcome, claimed_at,

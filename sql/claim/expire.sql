@@ -163,10 +163,11 @@ end $$;
 
 -- Checks claims that are due for it, at most p_limit. It asks those to stop that have run for as long as
 -- their leases may (max_run), when their first timeout has passed, at the earliest; it ends those that go on
--- for a whole claim timeout after that, or after the grace that a preemption gave them. Of those that live on it moves check_at to their expires_at, or to
--- when they will have run for as long as they may, if that comes first: heartbeats do not update check_at,
--- to spare its index. It does not move it past the end of the claim, because scans for expired claims go by
--- check_at. Returns how many it has asked or ended, or moved, whichever is more.
+-- for a whole claim timeout after that, or after the grace that a preemption gave them. Of those that live on
+-- it moves check_at to their expires_at, or to when they will have run for as long as they may, if that comes
+-- first: heartbeats do not update check_at, to spare its index. It does not move it past the end of the
+-- claim, because scans for expired claims go by check_at. Returns how many it has asked or ended, or moved,
+-- whichever is more.
 -- Locks: claims; node_state of those that it ends, before; all skip locked; the lease rows.
 create or replace function hwqueue.check_claims(p_limit int, p_now timestamptz,
   p_from timestamptz) returns int

@@ -13,8 +13,8 @@
 -- Reserves room for the members of a gang that wait: for all of them, else, by their ordinals, for as many as
 -- it needs. Where it needs one it has started: then for half of them, and so on down to one. With
 -- p_is_earmark for as many as it needs, in room that may still be in use; only without takes it its choice.
--- p_without: with p_is_earmark, only these claims are taken for room that is in use, and nodes that would have
--- room without them are tried first.
+-- p_without: with p_is_earmark, only these claims are taken for room that is in use, and nodes that would
+-- have room without them are tried first.
 -- p_first: the place to try first, of those of its level; null: the tightest. Returns null when it has, else:
 -- gang_incomplete: another session holds an entry of a member, or one that ran was just lost.
 -- insufficient_capacity: no place has room for them.

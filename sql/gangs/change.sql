@@ -45,12 +45,12 @@ begin
 end
 $$;
 
--- Assembles a gang in room that is kept for another gang of a later tier or rank, or, with p_is_earmark, keeps that
--- room for this one: the earmarks of the other one end, and it waits again. When some members go on
--- (p_goes_on) the other one may be of the same rank and come later in order, or wait for a node where this
+-- Assembles a gang in room that is kept for another gang of a later tier or rank, or, with p_is_earmark,
+-- keeps that room for this one: the earmarks of the other one end, and it waits again. When some members go
+-- on (p_goes_on) the other one may be of the same rank and come later in order, or wait for a node where this
 -- gang runs. Else the two could wait for each other for ever: one for the other's members to end, which may
--- not without those that are lost. Room that others were stopped for only an earlier tier takes back. Returns as assemble_gang or earmark_gang; p_reason: there is no such other
--- one.
+-- not without those that are lost. Room that others were stopped for only an earlier tier takes back. Returns
+-- as assemble_gang or earmark_gang; p_reason: there is no such other one.
 -- Locks: the caller holds the gang; earmarked gangs, skip locked; as stop_members and assemble_gang.
 create or replace function hwqueue.take_room_back(p_gang hwqueue.gang, p_goes_on boolean,
   p_is_earmark boolean, p_reason text, p_now timestamptz) returns text
@@ -88,7 +88,8 @@ end
 $$;
 
 -- Backs the earmarks of a gang if its nodes have room by now, and takes the choice that it is an alternative
--- of; if they have none, others may have to stop for it (preempt_for_gang). Ends them if it may not keep them: then it waits again, as after the loss of a member, because
+-- of; if they have none, others may have to stop for it (preempt_for_gang). Ends them if it may not keep
+-- them: then it waits again, as after the loss of a member, because
 -- not_kept: its queue is paused or dropped, or its policy says no.
 -- node_changed: a node is silent, cordoned, registered again, or does not suit its member any more.
 -- gang_incomplete: a member is asked to stop, or its deadline has passed.

@@ -93,10 +93,11 @@ end
 $$;
 
 -- Returns where a lease would have room once claims of later tiers have stopped, 16 nodes at most, the best
--- one first: where the worst of them has the latest tier, fewest members of gangs stop, fewest stop at
--- all, and they have run for least. Nodes that are earmarked for a gang are left out, and those that have
--- not fetched this lease within ten minutes: others would stop in vain again. p_turn: of more than 64 nodes,
--- which 64 are looked at; of these, 16 that have such claims. It ends after a quarter of the time that upkeep has.
+-- one first: where the worst of them has the latest tier, fewest members of gangs stop, fewest stop at all,
+-- and they have run for least. Nodes that are earmarked for a gang are left out, and those that have not
+-- fetched this lease within ten minutes: others would stop in vain again. p_turn: of more than 64 nodes,
+-- which 64 are looked at; of these, 16 that have such claims. It ends after a quarter of the time that upkeep
+-- has.
 -- stops: the claims that would be asked, none in vain; {}: those that were asked before, for others, are
 -- enough. A row without a node: some node has room now. No row: none of this helps.
 create or replace function hwqueue.find_victims(p_lease hwqueue.lease, p_turn int, p_now timestamptz)
@@ -217,10 +218,10 @@ end
 $$;
 
 -- Looks for victims for a gang whose earmarks have no room. Where it finds them, the gang is earmarked there
--- instead, and waits for them alone (waits_for_preemption). A gang does so after as long, and asks as many for
--- each of its members, as a lease may; after a try in vain later (back_off), and keeps its earmarks meanwhile.
--- It books the room once as if all of later tiers were to go; whom that needs is then known; then for these
--- alone, as terms would have it without them.
+-- instead, and waits for them alone (waits_for_preemption). A gang does so after as long, and asks as many
+-- for each of its members, as a lease may; after a try in vain later (back_off), and keeps its earmarks
+-- meanwhile. It books the room once as if all of later tiers were to go; whom that needs is then known; then
+-- for these alone, as terms would have it without them.
 -- Locks: the caller holds the gang; as stop_members and assemble_gang; claims of victims, skip locked.
 create or replace function hwqueue.preempt_for_gang(p_gang hwqueue.gang, p_now timestamptz) returns void
 language plpgsql volatile

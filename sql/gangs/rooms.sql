@@ -222,7 +222,8 @@ begin
     select row(r.class_no, r.members, r.node_id, r.copies, greatest(r.copies, case
       when r.node_id = any (v_nodes) and r.emptied > r.copies and clock_timestamp() < v_until
         then r.members - (hwqueue.left_on_node(r.node_id, array[r.class_no], p_classes,
-          array_fill(r.members, array[cardinality(p_classes)]), p_without))[r.class_no] end))::hwqueue.gang_room
+          array_fill(r.members, array[cardinality(p_classes)]), p_without))[r.class_no] end)
+      )::hwqueue.gang_room
     from unnest(p_rooms) r);
 end
 $$;

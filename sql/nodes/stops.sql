@@ -11,8 +11,8 @@
 -- requirements ask. A claim that has been asked stays asked.
 
 -- Asks claims of a node to stop at once (verdict preempted at the next heartbeat), except those that have
--- been asked. p_for: what the event says besides; its reason is that of the claims, too. Locks: the caller holds node_state and the claims.
--- Notifies: the node's worker.
+-- been asked. p_for: what the event says besides; its reason is that of the claims, too. Locks: the caller
+-- holds node_state and the claims. Notifies: the node's worker.
 create or replace function hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamptz, p_detail text,
   p_now timestamptz, p_for jsonb default '{}') returns void
 language plpgsql volatile

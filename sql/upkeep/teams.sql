@@ -66,9 +66,9 @@ end
 $$;
 
 -- The teams that a look is to see, the first one first: tenants take turns among those that are due for
--- longest, 10 to 200 times p_limit, and those of a tenant are in order of rank and age; an earlier tier first. Changes and due
--- leases of everywhere tasks take turns, too. Those that are put off are left out. p_from: nothing is due
--- earlier, and no change is older.
+-- longest, 10 to 200 times p_limit, and those of a tenant are in order of rank and age; an earlier tier
+-- first. Changes and due leases of everywhere tasks take turns, too. Those that are put off are left out.
+-- p_from: nothing is due earlier, and no change is older.
 create or replace function hwqueue.due_teams(p_look text, p_kind text, p_limit int,
   p_from hwqueue.reap_cursor, p_now timestamptz) returns table (team_id uuid)
 language sql stable
