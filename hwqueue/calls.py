@@ -30,6 +30,15 @@ Times come in UTC: in the zone of a session the last hours of the year 9999 may 
 Python does not have.
 """
 
+ENTER = f"{ACT_AS}, hwqueue.enter_node(%(token)s, %(node)s, %(secret)s)"
+"""The same for a worker over HTTP, whose node it opens."""
+
+ENTERED_EPOCH = "pg_catalog.current_setting('hwqueue.node_epoch')::pg_catalog.int8"
+"""The epoch of the node that is open."""
+
+BEGIN = "begin isolation level read committed"
+"""Begins a transaction as calls need it, however the database begins them."""
+
 DEFAULT_ISOLATION = "select pg_catalog.current_setting('default_transaction_isolation')"
 """How transactions begin that do not say it, as the database, the role or the server has it."""
 
@@ -299,7 +308,7 @@ REVOKE_TOKEN = _call("revoke_token(name)", bool)
 REGISTER_BOUND_NODE: CallOf[int | None] = _call(
     "register_bound_node(token_sha256, node, spec, secret_sha256)", int
 )
-ENTER_NODE = _call("enter_node(token_sha256, node, secret_sha256, [lease_ids, are_all])", types.EnteredNode)
+ENTER_NODE = _call("enter_node(token_sha256, node, secret_sha256)", int)
 
 # webhooks
 SET_WEBHOOK: CallOf[str | None] = _call("set_webhook(name, url, [options])")

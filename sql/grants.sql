@@ -95,7 +95,7 @@ grant execute on function
   hwqueue.node_wake_payload(uuid),
   hwqueue.deregister_own_node(uuid, bigint),
   hwqueue.register_bound_node(bytea, uuid, jsonb, bytea),
-  hwqueue.enter_node(bytea, uuid, bytea, uuid[], boolean),
+  hwqueue.enter_node(bytea, uuid, bytea),
   hwqueue.advance_workflows(int),
   hwqueue.take_ended_runs(int),
   hwqueue.due_plans(int),

@@ -7,7 +7,7 @@ Every route is an `AuthenticatedRoute` and declares the scope that it needs:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, get_args, get_origin
@@ -83,6 +83,10 @@ class Caller:
         The database refuses what is not the caller's tenant's, whatever a route forgot.
         """
         return self.services.pools.call(self.principal.actor, self.tenant, self.run_in_thread)
+
+    def node_call(self, key: Mapping[str, Any]) -> AbstractAsyncContextManager[AsyncClient]:
+        """A client for the one call of a request of a node (`Pools.node_call`)."""
+        return self.services.pools.node_call(self.principal.actor, key, self.run_in_thread)
 
     def read(self) -> AbstractAsyncContextManager[AsyncClient]:
         """A client for what may read a lot; it writes nothing."""

@@ -15,16 +15,16 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool
 
-from hwqueue.calls import ACT_AS, Call
+from hwqueue.calls import ACT_AS, BEGIN, ENTER, ENTERED_EPOCH, Call
 from hwqueue.client import AsyncClient
-from hwqueue.client._async.runner import RECONNECT_SECONDS, fetch, try_again
+from hwqueue.client._async.runner import RECONNECT_SECONDS, ask, fetch, sent_together, try_again
 from hwqueue.client._drivers import Rows
 from hwqueue.client._pooled import read_as_usual, says_something
 from hwqueue.connections import WatchedAsyncConnection, with_timeouts
@@ -47,15 +47,44 @@ _PROBE_SECONDS = 5.0
 _Pool = AsyncConnectionPool[WatchedAsyncConnection]
 
 
+@dataclass(frozen=True, slots=True)
 class _Runner:
     """A connection of the server's own: rows come in binary, which psycopg reads at least cost."""
 
-    def __init__(self, connection: WatchedAsyncConnection) -> None:
-        self.connection = connection
+    connection: WatchedAsyncConnection
 
     async def run(self, call: Call, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
         """Make the call in the transaction of a request, which has its actor."""
         return await fetch(self.connection, statement(call, tuple(arguments)), arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class _NodeRunner:
+    """A connection for the one call of a request of a node (`ENTER`).
+
+    All of its transaction is one round trip: the server skips what comes after a statement that fails.
+    """
+
+    connection: WatchedAsyncConnection
+    entering: Mapping[str, Any]
+
+    async def run(self, call: Call, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
+        """Open the node, make the call and commit."""
+        sql = _at_its_epoch(call, tuple(arguments))
+        async with sent_together(self.connection):
+            await self.connection.execute(BEGIN)
+            await self.connection.execute(ENTER, self.entering)
+            answer = await ask(self.connection, sql, arguments)
+            await self.connection.execute("commit")
+        return await answer.fetchall()
+
+
+@lru_cache
+def _at_its_epoch(call: Call, given: tuple[str, ...]) -> str:
+    """The statement of a call of an open node."""
+    if "p_epoch" not in call.required:
+        return statement(call, given)
+    return statement(call, (*given, "p_epoch")).replace("%(p_epoch)s", ENTERED_EPOCH)
 
 
 class Pools:
@@ -69,7 +98,7 @@ class Pools:
         self._read_timeout = settings.read_timeout
         # one more than callers may have: whose token it is must be known before anything else
         self._calls = _pool("calls", settings, settings.pool_size + 1, settings.call_timeout)
-        self._reads = _pool("reads", settings, settings.read_pool_size, settings.read_timeout, read_only=True)
+        self._reads = _pool("reads", settings, settings.read_pool_size, settings.read_timeout, f"{BEGIN} read only")
         self._usage = Usage()
         self._call_slots, self._read_slots = (
             FairSlots(size, settings.pool_timeout.total_seconds(), f"connections for {what}", self._usage)
@@ -125,10 +154,28 @@ class Pools:
         self, actor: str, tenant: str | None = None, run_in_thread: RunInThread | None = None
     ) -> AsyncIterator[AsyncClient]:
         """The same without a slot: for what the server itself asks; nothing of it takes long."""
-        self._acting(actor, tenant, self._call_timeout)
+        _beginning.set(self._acting(actor, tenant, self._call_timeout))
+        async with self._call_connection() as connection:
+            yield _client(_Runner(connection), run_in_thread)
+
+    @asynccontextmanager
+    async def node_call(
+        self, actor: str, key: Mapping[str, Any], run_in_thread: RunInThread | None = None
+    ) -> AsyncIterator[AsyncClient]:
+        """A client for the one call of a request of a node, which is opened with this key (`ENTER`).
+
+        Raises: as `call`; in the call also what `enter_node` does.
+        """
+        _beginning.set(None)
+        who = self._acting(actor, None, self._call_timeout).who
+        async with self._call_slots.slot(actor), self._call_connection() as connection:
+            yield _client(_NodeRunner(connection, {**who, **key}), run_in_thread)
+
+    @asynccontextmanager
+    async def _call_connection(self) -> AsyncIterator[WatchedAsyncConnection]:
         async with self._calls.connection() as connection:
             try:
-                yield _client(connection, run_in_thread)
+                yield connection
             except psycopg.errors.ReadOnlySqlTransaction:
                 # The server has become a standby; a new connection may reach the new primary.
                 await connection.close()
@@ -143,20 +190,20 @@ class Pools:
         Args, raises: as `call`.
         """
         async with self._read_slots.slot(counted_as(actor, tenant)):
-            self._acting(actor, tenant, self._read_timeout)
+            _beginning.set(self._acting(actor, tenant, self._read_timeout))
             async with self._reads.connection() as connection:
-                yield _client(connection, run_in_thread)
+                yield _client(_Runner(connection), run_in_thread)
 
-    def _acting(self, actor: str, tenant: str | None, timeout: timedelta) -> None:
+    def _acting(self, actor: str, tenant: str | None, timeout: timedelta) -> _Beginning:
         milliseconds = str(round(timeout.total_seconds() * 1000))
         who = {"actor": actor, "tenant": tenant or "", "timeout": milliseconds}
-        _beginning.set(_Beginning(who, partial(self._usage.note_answer, counted_as(actor, tenant))))
+        return _Beginning(who, partial(self._usage.note_answer, counted_as(actor, tenant)))
 
 
-def _client(connection: WatchedAsyncConnection, run_in_thread: RunInThread | None) -> AsyncClient:
+def _client(runner: _Runner | _NodeRunner, run_in_thread: RunInThread | None) -> AsyncClient:
     if run_in_thread is not None:
-        return LargeClient.threaded(_Runner(connection), run_in_thread)
-    return AsyncClient.on(_Runner(connection))
+        return LargeClient.threaded(runner, run_in_thread)
+    return AsyncClient.on(runner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +214,9 @@ class _Beginning:
     note_answer: Callable[[float], None]
 
 
-# Of the request that takes a connection: the pool hands its check the connection alone.
-_beginning: ContextVar[_Beginning] = ContextVar("_beginning")
+# Of the request that takes a connection: the pool hands its check the connection alone. None: the request
+# begins its transaction itself.
+_beginning: ContextVar[_Beginning | None] = ContextVar("_beginning")
 
 
 def _pool(
@@ -176,20 +224,13 @@ def _pool(
     settings: ServerSettings,
     size: int,
     timeout: timedelta,
-    *,
-    read_only: bool | None = None,
+    begin: str = BEGIN,
 ) -> _Pool:
-    """A pool of connections whose statements take at most `timeout`.
-
-    read_only: None: as the database has it, for one that is read-only must say so.
-    """
+    """A pool of connections whose statements take at most `timeout`, and whose transactions begin so."""
 
     async def configure(connection: WatchedAsyncConnection) -> None:
         read_as_usual(connection)
         connection.answer_within = timeout.total_seconds() + _GRACE_SECONDS
-        await connection.set_read_only(read_only)
-        # whatever the database has by default; it is said as each transaction begins
-        await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
 
     return AsyncConnectionPool(
         make_conninfo(
@@ -204,13 +245,14 @@ def _pool(
         reconnect_failed=try_again,
         connection_class=WatchedAsyncConnection,
         configure=configure,
-        check=_begin,
-        kwargs={"prepare_threshold": None},
+        check=partial(_begin, begin),
+        # to begin is a statement of ours, which psycopg would not send together with others
+        kwargs={"prepare_threshold": None, "autocommit": True},
         open=False,
     )
 
 
-async def _begin(connection: WatchedAsyncConnection) -> None:
+async def _begin(begin: str, connection: WatchedAsyncConnection) -> None:
     """Begin the transaction of a request in one round trip, which shows whether the server is there.
 
     Raises: psycopg.OperationalError; the pool then tries another connection.
@@ -219,9 +261,12 @@ async def _begin(connection: WatchedAsyncConnection) -> None:
         await connection.close()
         raise psycopg.OperationalError("the server has ended the connection")
     beginning, begun = _beginning.get(), time.monotonic()
+    if beginning is None:
+        return
     usual, connection.answer_within = connection.answer_within, _CHECK_SECONDS
     try:
         async with connection.pipeline():
+            await connection.execute(begin)
             await connection.execute(ACT_AS, beginning.who)
     finally:
         connection.answer_within = usual

@@ -114,7 +114,6 @@ from hwqueue.types.tasks import SyncedTask as SyncedTask
 from hwqueue.types.tasks import TaskDifference as TaskDifference
 from hwqueue.types.tenants import Tenant as Tenant
 from hwqueue.types.tokens import ApiToken as ApiToken
-from hwqueue.types.tokens import EnteredNode as EnteredNode
 from hwqueue.types.tokens import TokenGrant as TokenGrant
 from hwqueue.types.views import ClassStats as ClassStats
 from hwqueue.types.views import LeaseEvent as LeaseEvent

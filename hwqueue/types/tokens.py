@@ -39,16 +39,3 @@ class ApiToken(TokenGrant):
     created_login: str | None = None
     revoked_login: str | None = None
     nodes: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnteredNode:
-    """A node that a worker over HTTP has opened.
-
-    others: leases that the request names and are not the node's. unnamed: `lease_id` and
-    `claim_token` of claims that the worker did not name, if it has named all that it knows.
-    """
-
-    node_epoch: int
-    others: tuple[UUID, ...]
-    unnamed: tuple[Mapping[str, Any], ...] | None

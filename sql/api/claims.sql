@@ -319,7 +319,7 @@ begin
     cross join lateral (
       select 1 from hwqueue.claim c
       where c.lease_id = t.lease_id and c.claim_token = t.claim_token
-        and hwqueue.is_own(c.login) offset 0) own
+        and hwqueue.is_own_claim(c.login, c.node_id) offset 0) own
     join hwqueue.lease l on l.lease_id = t.lease_id
     order by l.lease_id for key share of l skip locked
   )
@@ -364,7 +364,7 @@ begin
     cross join lateral (
       select c.attempt from hwqueue.claim c
       where c.lease_id = t.lease_id and c.claim_token = t.claim_token
-        and hwqueue.is_own(c.login) offset 0) own
+        and hwqueue.is_own_claim(c.login, c.node_id) offset 0) own
     join hwqueue.lease l on l.lease_id = t.lease_id
     order by l.lease_id for key share of l skip locked
   ), kept as (
@@ -457,6 +457,12 @@ begin
     for no key update of o skip locked);
   if not found then
     perform hwqueue.check_epoch(p_node, p_epoch);
+  end if;
+  if hwqueue.entered_node() is not null then  -- its worker names all that it knows of
+    return query
+      select c.lease_id, 'unnamed', null::timestamptz, c.claim_token from hwqueue.claim c
+      where c.node_id = p_node and c.is_reserved is not true
+        and c.lease_id <> all (coalesce(v_leases, '{}')) limit 1000;
   end if;
   if v_leases is null then
     return;

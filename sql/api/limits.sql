@@ -129,6 +129,7 @@ begin
     p_tenant := p_key;
   end if;
   if p_lease is not null then
+    perform hwqueue.check_lease_of_node(p_lease);
     select i.lane_id, i.key, c.tenant into v_lane_id, p_key, p_tenant
     from hwqueue.find_lease(p_lease) l
     cross join unnest(l.lanes) i

@@ -171,14 +171,13 @@ begin
 end
 $$;
 
--- Opens a node for a request of its worker over HTTP: first in the transaction, before the call itself.
--- others: which of p_lease_ids the node neither holds nor was the last to run: the request may not name them.
--- unnamed: with p_are_all, which says that the worker knows of no others, [{"lease_id", "claim_token"}] that
--- the node holds besides, at most 1000: an answer that granted them was lost. No row: the token is void.
--- Raises: QHN01 for every node that is not the token's, there or not; QHN03 when it was registered again.
-create or replace function hwqueue.enter_node(p_token_sha256 bytea, p_node uuid, p_secret_sha256 bytea,
-  p_lease_ids uuid[] default '{}', p_are_all boolean default false)
-returns table (node_epoch bigint, others uuid[], unnamed jsonb)
+-- Opens a node for a request of its worker over HTTP, until the transaction ends, and returns its node epoch.
+-- Calls that follow in the transaction are the node's (entered_node): they touch no claim of another node, and
+-- take hwqueue.node_epoch as its epoch.
+-- Raises: QHN07 the token lets nobody in; QHN01 for every node that is not the token's, there or not; QHN03
+-- when it was registered again.
+create or replace function hwqueue.enter_node(p_token_sha256 bytea, p_node uuid, p_secret_sha256 bytea)
+returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -186,7 +185,8 @@ declare
   v_state hwqueue.node_state;
 begin
   if v_token.name is null then
-    return;
+    perform hwqueue.refuse('QHN07', 'this token lets nobody in: unknown, revoked or expired',
+      jsonb_build_object('node_id', p_node), 'make another: hwqueue token create NAME --role worker');
   end if;
   select s.* into v_state from hwqueue.node_state s where s.node_id = p_node;
   if (v_state.token_name = v_token.name and v_state.login is not null and hwqueue.is_own(v_state.login))
@@ -195,17 +195,8 @@ begin
   elsif v_state.secret_sha256 is distinct from p_secret_sha256 then
     perform hwqueue.refuse_epoch(p_node, v_state.node_epoch, v_state.node_epoch - 1);
   end if;
-  return query
-    select v_state.node_epoch,
-      case when p_lease_ids = '{}' then p_lease_ids else array(
-        select i from unnest(p_lease_ids) i
-        where coalesce((select c.node_id from hwqueue.claim c where c.lease_id = i),
-          (select o.node_id from hwqueue.outcome o where o.lease_id = i),
-          (select l.node_id from hwqueue.lease l where l.lease_id = i)) is distinct from p_node) end,
-      case when p_are_all then (
-        select coalesce(jsonb_agg(k), '[]') from (
-          select c.lease_id, c.claim_token from hwqueue.claim c
-          where c.node_id = p_node and c.is_reserved is not true and c.lease_id <> all (p_lease_ids)
-          limit 1000) k) end;
+  perform set_config('hwqueue.node', p_node::text, true),
+    set_config('hwqueue.node_epoch', v_state.node_epoch::text, true);
+  return v_state.node_epoch;
 end
 $$;

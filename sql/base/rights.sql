@@ -26,6 +26,17 @@ create or replace function hwqueue.is_own(p_login text) returns boolean
 language sql stable
 as $$ select p_login = session_user or p_login is null or hwqueue.has_login(p_login) $$;
 
+-- Returns the node that enter_node has opened in this transaction; null: none, the caller is a login of its own.
+-- A caller that sets it itself narrows what it may touch, and adds nothing.
+create or replace function hwqueue.entered_node() returns uuid
+language sql stable
+as $$ select nullif(current_setting('hwqueue.node', true), '')::uuid $$;
+
+-- Whether the caller may act for a claim of this login and node.
+create or replace function hwqueue.is_own_claim(p_login text, p_node uuid) returns boolean
+language sql stable
+as $$ select hwqueue.is_own(p_login) and p_node = coalesce(hwqueue.entered_node(), p_node) $$;
+
 -- Returns the hint for a caller that may not act for a login. If the role no longer exists, only an
 -- operator can help.
 create or replace function hwqueue.login_hint(p_login text) returns text

@@ -169,6 +169,23 @@ begin
 end
 $$;
 
+-- Refuses a lease that the node of this transaction (enter_node) neither holds nor was the last to run, in the
+-- same words for one that does not exist.
+-- Raises: QHL01.
+create or replace function hwqueue.check_lease_of_node(p_lease uuid) returns void
+language plpgsql volatile
+as $$
+begin
+  if hwqueue.entered_node() is not null and hwqueue.entered_node() is distinct from coalesce(
+      (select c.node_id from hwqueue.claim c where c.lease_id = p_lease),
+      (select o.node_id from hwqueue.outcome o where o.lease_id = p_lease),
+      (select l.node_id from hwqueue.lease l where l.lease_id = p_lease)) then
+    perform hwqueue.refuse('QHL01', format('lease %s is not claimed by this node', p_lease),
+      jsonb_build_object('lease_id', p_lease), 'name leases that were granted to this node');
+  end if;
+end
+$$;
+
 -- Raises the error of a verdict.
 create or replace function hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text,
   p_state text) returns void
@@ -178,6 +195,7 @@ declare
   v_detail jsonb := jsonb_build_object('lease_id', p_lease, 'claim_token', p_token, 'state', p_state);
   v_login text;
 begin
+  perform hwqueue.check_lease_of_node(p_lease);
   case p_verdict
     when 'lost' then
       perform hwqueue.refuse('QHL01',
@@ -295,7 +313,7 @@ begin
   where c.lease_id = p_lease and c.claim_token = p_token
     and (c.assignment is null or p_holds_node or hwqueue.lock_free_node(c.node_id))
     and (p_node is null or c.node_id = p_node)
-    and hwqueue.is_own(c.login) for update skip locked;
+    and hwqueue.is_own_claim(c.login, c.node_id) for update skip locked;
   if not found then
     select w.verdict, w.state into verdict, state
     from hwqueue.why_not_settled(p_lease, p_token, p_node) w;
@@ -340,7 +358,7 @@ declare
   v_claim record;
   v_last bigint;  -- token of the last claim that has ended
 begin
-  select c.claim_token, (p_node is null or c.node_id = p_node) and hwqueue.is_own(c.login) as is_own
+  select c.claim_token, (p_node is null or c.node_id = p_node) and hwqueue.is_own_claim(c.login, c.node_id) as is_own
   into v_claim from hwqueue.claim c where c.lease_id = p_lease;
   -- one statement, one MVCC snapshot: a concurrent requeue moves the last token from the outcome to the
   -- lease. A lease that went when it completed has an outcome until prune

@@ -142,7 +142,7 @@ begin
     -- without a lock: the assignment may change until the node is locked, then settle_claim reads it
     -- again
     select c.* into v_claim from hwqueue.claim c where c.lease_id = p_lease and c.claim_token = p_token;
-    if v_claim.assignment is not null and hwqueue.is_own(v_claim.login) then
+    if v_claim.assignment is not null and hwqueue.is_own_claim(v_claim.login, v_claim.node_id) then
       begin
         perform 1 from hwqueue.node_state s where s.node_id = v_claim.node_id for no key update;
       exception when deadlock_detected then  -- this transaction holds the claim, for which the holder waits

@@ -37,7 +37,7 @@ begin
   select c.* into v_claim
   from hwqueue.claim c
   join hwqueue.lease l on l.lease_id = c.lease_id and l.run_id = p_run
-  where c.lease_id = p_lease;
+  where c.lease_id = p_lease and c.node_id = coalesce(hwqueue.entered_node(), c.node_id);
   if not found then
     perform hwqueue.refuse('QHL01', format('lease %s is no claimed step of run %s',
         coalesce(p_lease::text, 'null'), coalesce(p_run::text, 'null')),

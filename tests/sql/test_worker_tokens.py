@@ -52,9 +52,9 @@ class Bound:
             **changed,
         }
 
-    def enter(self, **more: Any) -> Row:
+    def enter(self) -> int:
         """Open it."""
-        return self.api.row("enter_node", **self.key(), **more)
+        return self.api.value("enter_node", **self.key())
 
     @property
     def own(self) -> Node:
@@ -101,10 +101,10 @@ def test_bad_bindings(api: Api) -> None:
 
 
 def test_a_registration_makes_the_secret_before_it_void(bound: Bound) -> None:
-    assert bound.enter()["node_epoch"] == bound.epoch
+    assert bound.enter() == bound.epoch
     before = bound.key()
     bound.register()  # the same instance, whose answer was lost
-    assert bound.enter()["node_epoch"] == bound.epoch
+    assert bound.enter() == bound.epoch
     bound.api.refused("QHN03", "enter_node", **before)
     bound.register("second")
     assert bound.epoch == 2
@@ -122,7 +122,7 @@ def test_a_token_opens_no_node_of_another(api: Api, bound: Bound, logins: Logins
         (bound.node, of_login.node_id, of_owner.node_id, uuid4()), (bound.secret, "x")
     ):
         key = twin.key(node=node, secret_sha256=digest(secret))
-        refusal = api.refused("QHN01", "enter_node", **key, lease_ids=[], are_all=True)
+        refusal = api.refused("QHN01", "enter_node", **key)
         told.add((refusal.message.replace(str(node), "N"), refusal.hint))
     assert len(told) == 1
     for node, name in (
@@ -130,7 +130,7 @@ def test_a_token_opens_no_node_of_another(api: Api, bound: Bound, logins: Logins
         *((each.node_id, each.name) for each in (of_login, of_owner)),
     ):
         api.refused("QHN07", "register_bound_node", **Bound(api, name, twin.token, node).registration())
-    assert bound.enter()["node_epoch"] == bound.epoch
+    assert bound.enter() == bound.epoch
 
 
 @pytest.mark.parametrize("end", ["revoked", "expired"])
@@ -145,7 +145,7 @@ def test_what_a_token_that_ended_had_goes_to_the_next(api: Api, clock: Clock, en
         api.rows("revoke_token", name=first.token)
     else:
         clock.advance(timedelta(hours=1))
-    assert api.rows("enter_node", **first.key()) == []
+    api.refused("QHN07", "enter_node", **first.key())
     assert api.value("register_bound_node", **first.registration()) is None
     second.register("second")
     assert api.used(second.own)["attestations"][0]["suspended_at"] is not None
@@ -155,7 +155,7 @@ def test_a_node_that_an_operator_took_out_is_registered_again(api: Api, bound: B
     api.rows("deregister_node", node=bound.node)
     api.refused("QHN01", "enter_node", **bound.key())
     bound.register()
-    assert bound.enter()["node_epoch"] == bound.epoch == 2
+    assert bound.enter() == bound.epoch == 2
 
 
 def test_a_node_that_was_handed_over_is_the_tokens_no_more(api: Api, logins: Logins) -> None:
@@ -174,23 +174,6 @@ def test_a_node_that_was_handed_over_is_the_tokens_no_more(api: Api, logins: Log
 def test_nothing_is_adopted_where_a_worker_would_hand_it_back(api: Api, bound: Bound) -> None:
     work = {"queue": api.queue(), "task": "work"}
     assert api.fault("adopt_lease", **work, node=bound.node) == "p_node"
-
-
-def test_it_says_what_others_hold_and_what_was_not_named(api: Api, bound: Bound) -> None:
-    queue = api.queue()
-    mine, also, *ended = [api.running(queue, bound.own) for _ in range(4)]
-    theirs, waits = api.running(queue), api.spawn(queue)
-    gone = uuid4()
-    for claim, outcome in zip(ended, ("release", "complete"), strict=True):  # its own until another has them
-        settled = [settlement(claim, outcome)]
-        node = {"node": bound.node, "epoch": bound.epoch}
-        api.rows("settle_and_claim", **node, settle=settled, queues=[queue], qty=0)
-    named = [*(claim["lease_id"] for claim in ended), mine["lease_id"], theirs["lease_id"], waits, gone]
-    others = [theirs["lease_id"], waits, gone]
-    assert bound.enter(lease_ids=named) == {"node_epoch": 1, "others": others, "unnamed": None}
-    unnamed = {"lease_id": str(also["lease_id"]), "claim_token": also["claim_token"]}
-    assert bound.enter(lease_ids=named, are_all=True)["unnamed"] == [unnamed]
-    assert bound.enter(are_all=True)["others"] == []
 
 
 def test_a_stolen_token_keeps_no_claims(api: Api, bound: Bound) -> None:

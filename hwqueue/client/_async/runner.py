@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any, Protocol, runtime_checkable
 
@@ -217,10 +217,17 @@ async def ask(
 
 
 async def _fetch_all(connection: AsyncPooled, call: Call, each: Iterable[Mapping[str, Any]]) -> Rows:
+    async with sent_together(connection):
+        sent = [await ask(connection, statement(call, tuple(given)), given) for given in each]
+        return [row for cursor in sent for row in await cursor.fetchall()]
+
+
+@asynccontextmanager
+async def sent_together(connection: psycopg.AsyncConnection[Any]) -> AsyncIterator[None]:
+    """Send statements without waiting for the answers to those before."""
     async with connection.pipeline() as pipeline:
         try:
-            sent = [await ask(connection, statement(call, tuple(given)), given) for given in each]
-            return [row for cursor in sent for row in await cursor.fetchall()]
+            yield
         except psycopg.Error:
             with suppress(psycopg.Error):  # of those behind it, which psycopg would log
                 await pipeline.sync()

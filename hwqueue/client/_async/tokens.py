@@ -100,31 +100,14 @@ class AsyncTokens(AsyncPart):
             p_secret_sha256=secret_sha256,
         )
 
-    async def enter_node(
-        self,
-        token_sha256: bytes,
-        node_id: UUID | str,
-        secret_sha256: bytes,
-        *,
-        lease_ids: Sequence[UUID | str] = (),
-        are_all: bool = False,
-    ) -> types.EnteredNode | None:
-        """Open a node for a request of its worker, in the transaction of the request.
+    async def enter_node(self, token_sha256: bytes, node_id: UUID | str, secret_sha256: bytes) -> int:
+        """Open a node for a request of its worker, until the transaction ends.
 
-        Args:
-            lease_ids: That the request names.
-            are_all: Whether the worker knows of no other claims of its node.
-
-        Returns: None when the token lets nobody in.
-        Raises: NodeUnknown for every node that is not the token's; NodeSuperseded.
+        Returns: Its epoch.
+        Raises: NodeNotBound when the token lets nobody in; NodeUnknown for every node that is not the
+            token's; NodeSuperseded.
         SQL: enter_node. Safe inside your transaction: yes.
         """
-        found = await self._rows(
-            calls.ENTER_NODE,
-            p_token_sha256=token_sha256,
-            p_node=node_id,
-            p_secret_sha256=secret_sha256,
-            p_lease_ids=lease_ids,
-            p_are_all=are_all,
+        return await self._value(
+            calls.ENTER_NODE, p_token_sha256=token_sha256, p_node=node_id, p_secret_sha256=secret_sha256
         )
-        return found[0] if found else None

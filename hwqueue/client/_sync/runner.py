@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Protocol, runtime_checkable
 
@@ -214,10 +214,17 @@ def ask(connection: psycopg.Connection[Any], sql: str, arguments: Mapping[str, A
 
 
 def _fetch_all(connection: Pooled, call: Call, each: Iterable[Mapping[str, Any]]) -> Rows:
+    with sent_together(connection):
+        sent = [ask(connection, statement(call, tuple(given)), given) for given in each]
+        return [row for cursor in sent for row in cursor.fetchall()]
+
+
+@contextmanager
+def sent_together(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Send statements without waiting for the answers to those before."""
     with connection.pipeline() as pipeline:
         try:
-            sent = [ask(connection, statement(call, tuple(given)), given) for given in each]
-            return [row for cursor in sent for row in cursor.fetchall()]
+            yield
         except psycopg.Error:
             with suppress(psycopg.Error):  # of those behind it, which psycopg would log
                 pipeline.sync()

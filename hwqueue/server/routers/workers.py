@@ -5,24 +5,22 @@ token or the node's secret does not open, or another node holds, is refused ther
 """
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Header, Query
 
-from hwqueue import calls
-from hwqueue.client import AsyncClient
-from hwqueue.client._http import LONGEST_WAIT_SECONDS, NODE_CALLS, SECRET, NodeCall, answer_of, as_json
-from hwqueue.errors import BadArgument, LeaseLost, NodeNotBound
+from hwqueue.client._http import LONGEST_WAIT_SECONDS, NODE_CALLS, SECRET, NodeCall, answer_of
+from hwqueue.errors import NodeNotBound
 from hwqueue.server.auth import hash_of, unauthorised
 from hwqueue.server.dependencies import AuthenticatedRoute, Caller
 from hwqueue.server.models import workers as models
 from hwqueue.server.models.base import Id, Name
 from hwqueue.server.problems import HTTPProblem
 from hwqueue.server.routers.shared import Responses, Worker
-from hwqueue.types import EnteredNode, Verdict
 from hwqueue.types.nodes import id_of_node
 
 router = APIRouter(route_class=AuthenticatedRoute, prefix="/nodes", tags=["workers"])
@@ -36,7 +34,6 @@ _RESPONSES: Responses = {
     409: {"description": "The node was registered again, or the claim is not its own."},
 }
 _GONE = "this token lets nobody in: unknown, revoked or expired"
-_NAMING = ("reports", "logs", "claims")
 
 
 @router.post("/{node_id:uuid}/register", responses=_RESPONSES)
@@ -75,8 +72,8 @@ async def wait_for_work(
     It is a hint, and may come for nothing; poll as well. Such a request counts as an event stream.
     """
     with caller.services.streams.slot(caller.principal.counted_name):
-        async with caller.call() as client:
-            await _enter(client, caller, node_id, secret)
+        async with _refusing(), caller.call() as client:
+            await client.enter_node(_token_of(caller), node_id, hash_of(secret))
             work = [each.payload for each in await client.wake_payloads(queue)] if queue else []
             stop = await client.node_wake_payload(node_id)
         heard, now = await caller.services.announcements.wait([*work, stop], after, LONGEST_WAIT_SECONDS)
@@ -87,9 +84,14 @@ def _add_route(route: str, node_call: NodeCall) -> None:
     """The route of one call."""
 
     async def make_call(node_id: Id, body: Any, caller: Worker, secret: Secret) -> Any:
-        given = {name: value for name in node_call.arguments if (value := getattr(body, name)) is not None}
-        async with caller.call() as client:
-            return await _make(client, node_call, (node_id, secret), caller, given)
+        call = node_call.call
+        values = {"p_node": node_id} if "p_node" in call.required else {}
+        for name, sql_type in node_call.arguments.items():
+            if (value := getattr(body, name)) is not None:
+                values[f"p_{name}"] = timedelta(seconds=value) if sql_type == "interval" else value
+        async with _refusing(), caller.node_call(_key_of(caller, node_id, secret)) as client:
+            rows = await client._call(call, **values)
+        return answer_of(call, rows)
 
     make_call.__annotations__["body"] = models.FORMS[route]
     router.add_api_route(
@@ -108,61 +110,18 @@ for _route, _node_call in NODE_CALLS.items():
     _add_route(_route, _node_call)
 
 
-async def _make(
-    client: AsyncClient,
-    node_call: NodeCall,
-    opened: tuple[UUID, str],
-    caller: Caller,
-    given: dict[str, Any],
-) -> dict[str, Any]:
-    """Make a call for a node, in the transaction that has opened it."""
-    call, (node_id, secret) = node_call.call, opened
-    named = set(_leases_of(given))
-    are_all = call is calls.HEARTBEAT_NODE
-    entered = await _enter(client, caller, node_id, secret, lease_ids=list(named), are_all=are_all)
-    if "lease" in given:
-        _refuse_others(entered)
-    for name in ("reports", "logs"):
-        if name in given and entered.others:
-            others = set(entered.others)
-            given[name] = [item for item in given[name] if UUID(item["lease_id"]) not in others]
-    of_node = {"p_node": node_id, "p_epoch": entered.node_epoch}
-    values = {name: value for name, value in of_node.items() if name in call.required}
-    for name, sql_type in node_call.arguments.items():
-        if name in given:
-            values[f"p_{name}"] = timedelta(seconds=given[name]) if sql_type == "interval" else given[name]
-    found = answer_of(call, await client._call(call, **values))
-    named.difference_update(entered.others)
-    if named and not are_all:  # another node may have claimed one meanwhile: then nothing of this stays
-        _refuse_others(await _enter(client, caller, node_id, secret, lease_ids=list(named)))
-    if entered.unnamed:
-        found["items"] += [
-            {
-                "lease_id": each["lease_id"],
-                "verdict": Verdict.UNNAMED,
-                "expires_at": None,
-                "claim_token": as_json(each["claim_token"]),
-            }
-            for each in entered.unnamed
-        ]
-    return found
+def _key_of(caller: Caller, node_id: UUID, secret: str) -> dict[str, Any]:
+    """What opens a node."""
+    return {"token": _token_of(caller), "node": node_id, "secret": hash_of(secret)}
 
 
-def _refuse_others(entered: EnteredNode) -> None:
-    """Refuse a call about a lease that is another node's. Raises: LeaseLost."""
-    if entered.others:
-        lease = str(entered.others[0])
-        raise LeaseLost(f"lease {lease} is not claimed by this node", detail={"lease_id": lease})
-
-
-async def _enter(
-    client: AsyncClient, caller: Caller, node_id: UUID, secret: str, **named: Any
-) -> EnteredNode:
-    """Open a node. Raises: HTTPProblem (401), NodeUnknown, NodeSuperseded."""
-    entered = await client.enter_node(_token_of(caller), node_id, hash_of(secret), **named)
-    if entered is None:
-        raise unauthorised(_GONE)
-    return entered
+@asynccontextmanager
+async def _refusing() -> AsyncIterator[None]:
+    """Who opens a node with a token that has ended is not known, as in all other requests."""
+    try:
+        yield
+    except NodeNotBound as error:
+        raise unauthorised(str(error)) from None
 
 
 def _token_of(caller: Caller) -> bytes:
@@ -171,20 +130,3 @@ def _token_of(caller: Caller) -> bytes:
     if digest is None:
         raise HTTPProblem(403, "workers show a token", hint="hwqueue token create NAME --role worker")
     return digest
-
-
-def _leases_of(given: Mapping[str, Any]) -> Iterator[UUID]:
-    """The leases that a request names. Raises: BadArgument, where it names none."""
-    if "lease" in given:
-        yield given["lease"]
-    for name in _NAMING:
-        items = given.get(name)
-        for index, item in enumerate(
-            items if isinstance(items, list) else ()
-        ):  # else the database refuses it
-            try:
-                yield UUID(item["lease_id"])
-            except (TypeError, KeyError, ValueError, AttributeError):
-                raise BadArgument(
-                    f"{name}[{index}].lease_id must be a UUID", detail={"field": f"{name}[{index}].lease_id"}
-                ) from None
