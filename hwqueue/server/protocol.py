@@ -20,7 +20,19 @@ _LAX = re.compile(rb"(?<!\r)\n|\n[ \t]")
 
 
 class StrictConnection(h11.Connection):
-    """Refuses heads of requests that h11 alone would mend."""
+    """Refuses heads of requests that h11 alone would mend; sends heads of answers with what follows them."""
+
+    _head = b""
+
+    def send(self, event: Any) -> bytes | None:
+        """h11's own. A head with a length has a body at once: apart they would wake the caller twice."""
+        output = super().send(event)
+        if isinstance(event, h11.Response) and any(name == b"content-length" for name, _ in event.headers):
+            self._head = output or b""
+            return b""
+        if self._head:
+            output, self._head = self._head + (output or b""), b""
+        return output
 
     def next_event(self) -> Any:
         """h11's own. Raises: h11.RemoteProtocolError."""

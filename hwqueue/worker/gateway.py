@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 from uuid import UUID
 
-import httpx
+import aiohttp
 from psycopg.types.json import Jsonb
 
 from hwqueue import calls
@@ -19,7 +23,10 @@ from hwqueue.client._settle import Batch
 from hwqueue.errors import BY_SQLSTATE, BadArgument, ConfigError, HwqueueError, NodeNotBound
 from hwqueue.worker.session import NodeClient
 
-_TIMEOUT = httpx.Timeout(60, connect=10)
+_TIMEOUT = aiohttp.ClientTimeout(60, sock_connect=10)
+_WAIT_TIMEOUT = aiohttp.ClientTimeout(LONGEST_WAIT_SECONDS + 10, sock_connect=10)
+# Less than the server's own, and than those of most proxies: who is the first to close loses no request.
+_KEEP_ALIVE_SECONDS = 4.0
 # What passes by itself, also where a proxy in front says it.
 _PASSING = (408, 429, 502, 503, 504)
 _ROUTES: Mapping[Call, str] = {each.call: route for route, each in NODE_CALLS.items()}
@@ -42,9 +49,15 @@ class Gateway:
         if not token or not token.isascii() or not token.isprintable():
             raise ConfigError(f"token_file: {token_file} holds no token")
         base = f"{url.rstrip('/')}/api/v1/nodes/{node_id}/"
-        headers = {"Authorization": f"Bearer {token}"}
-        self._http = httpx.AsyncClient(base_url=base, headers=headers, timeout=_TIMEOUT)
-        self._secret: str | None = None
+        self._http = aiohttp.ClientSession(
+            base,
+            headers={"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"},
+            connector=aiohttp.TCPConnector(keepalive_timeout=_KEEP_ALIVE_SECONDS),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            json_serialize=partial(json.dumps, ensure_ascii=False, allow_nan=False, separators=(",", ":")),
+            proxy=_proxy_for(url),
+            timeout=_TIMEOUT,
+        )
 
     async def run(self, call: Call, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
         """Make a call of the node; the server says that its token does it."""
@@ -55,29 +68,35 @@ class Gateway:
         }
         if call is calls.REGISTER_NODE:
             answer = await self._ask("POST", "register", json=body)
-            self._secret = answer["secret"]
+            self._http.headers[SECRET] = answer["secret"]
             return [[int(answer["node_epoch"])]]
         return rows_of(call, await self._ask("POST", _ROUTES[call], json=body))
 
     async def announced(self, queues: Collection[str], after: float | None) -> Mapping[str, Any]:
         """Wait until something is announced that came after this time of the server's."""
         params = {"queue": list(queues), **({} if after is None else {"after": after})}
-        return await self._ask("GET", "wait", params=params, timeout=LONGEST_WAIT_SECONDS + 10)
+        return await self._ask("GET", "wait", params=params, timeout=_WAIT_TIMEOUT)
 
     async def close(self) -> None:
         """Close its connections."""
-        await self._http.aclose()
+        await self._http.close()
 
     async def _ask(self, method: str, path: str, **request: Any) -> dict[str, Any]:
-        headers = {} if self._secret is None else {SECRET: self._secret}
         try:
-            response = await self._http.request(method, path, headers=headers, **request)
-        except httpx.HTTPError as error:
+            async with self._http.request(method, path, allow_redirects=False, **request) as response:
+                body = await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
             raise HwqueueError(f"no answer of the server: {error!r}", retryable=True) from error
-        if not response.is_success:
-            raise _error_of(response)
-        answer: dict[str, Any] = response.json()
+        if not 200 <= response.status < 300:
+            raise _error_of(response, body)
+        answer: dict[str, Any] = json.loads(body)
         return answer
+
+
+def _proxy_for(url: str) -> str | None:
+    """The proxy that the environment names for a server: `HTTPS_PROXY`, `NO_PROXY`."""
+    parts = urlsplit(url)
+    return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
 
 
 class GatewayClient(NodeClient):
@@ -118,16 +137,16 @@ def _in_json(value: Any) -> Any:
     return [as_json(each) for each in value] if isinstance(value, list | tuple) else as_json(value)
 
 
-def _error_of(response: httpx.Response) -> HwqueueError:
+def _error_of(response: aiohttp.ClientResponse, body: bytes) -> HwqueueError:
     """What the server, or a proxy in front of it, says that went wrong."""
     try:
-        problem = response.json()
+        problem = json.loads(body)
     except ValueError:
         problem = {}
     if not isinstance(problem, dict):
         problem = {}
-    status = response.status_code
-    message = problem.get("detail") or f"the server answers {status} {response.reason_phrase}"
+    status = response.status
+    message = problem.get("detail") or f"the server answers {status} {response.reason}"
     code, hint = problem.get("code"), problem.get("hint")
     if status == 401:
         hint = "put another token into the file: hwqueue token create NAME --role worker --node NODE"

@@ -32,8 +32,9 @@ from hwqueue.server.routers import (
 ROUTERS: Sequence[APIRouter] = tuple(
     subject.router
     for subject in (
+        workers,  # first: routes are tried one by one, and these are called most often
         *(me, leases, lease_logs, signals, bulk, queues, tasks, workflows, runs),
         *(gangs, everywhere, nodes, match, explain, planner, views, events, webhooks, schedules, limits),
-        *(tenants, workers),
+        tenants,
     )
 )
