@@ -10,6 +10,7 @@ from benchmarks.questions.fanin import fanin, releases
 from benchmarks.questions.fleet import nodes, profiles
 from benchmarks.questions.floor import floor
 from benchmarks.questions.gangs import gangs
+from benchmarks.questions.gateway import gateway
 from benchmarks.questions.held import held
 from benchmarks.questions.hooks import hooks
 from benchmarks.questions.horizon import horizon
@@ -52,6 +53,7 @@ QUESTIONS = (
     limits,
     spawns,
     worker,
+    gateway,
     pickup,
     cost,
     views,

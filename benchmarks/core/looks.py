@@ -194,12 +194,14 @@ class Looker:
 
 
 @contextmanager
-def served(dsn: str) -> Iterator[str]:
+def served(dsn: str, *options: str) -> Iterator[str]:
     """`hwqueue serve` as operators run it, in a process of its own; its address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-c", "from hwqueue.cli.main import app; app()", "--dsn", dsn]
-    with subprocess.Popen([*command, "serve", "--port", str(port)], stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        [*command, "serve", "--port", str(port), *options], stderr=subprocess.DEVNULL
+    ) as process:
         try:
             url = f"http://127.0.0.1:{port}"
             _wait_until_ready(process, url)

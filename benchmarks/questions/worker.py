@@ -3,7 +3,7 @@
 All of hwqueue's worker is in it: event loop, handlers, heartbeats, batches of its own making.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -24,17 +24,22 @@ from hwqueue.app import App
 from hwqueue.worker import Worker, WorkerSettings
 
 
+def node_name(way: Mapping[str, Any], number: int) -> str:
+    """Of one that works this way: a node belongs to a login, or to a token."""
+    return f"{'http' if 'url' in way else 'sql'}-{number}"
+
+
 @dataclass(frozen=True)
 class WorkerOpener:
-    """Opens one worker with an async handler that does nothing."""
+    """Opens workers with an async handler that does nothing; `way`: their settings that say how they call."""
 
-    dsn: str
+    way: Mapping[str, Any]
     concurrency: int
 
     def __call__(self, number: int) -> WorkerSession:
-        return WorkerSession(self._make)
+        return WorkerSession(partial(self._make, node_name(self.way, number)))
 
-    def _make(self, count: Callable[[], None]) -> Worker:
+    def _make(self, name: str, count: Callable[[], None]) -> Worker:
         app = App()
 
         @app.task(TASK)
@@ -42,9 +47,9 @@ class WorkerOpener:
             count()
 
         settings = WorkerSettings(
-            dsn=self.dsn,
+            **self.way,
             queues=(QUEUE,),
-            name="bench-worker",
+            name=name,
             concurrency=self.concurrency,
             capacity={},
             gpus=(),
@@ -73,7 +78,7 @@ def worker(
         def turn(size: int) -> Load:
             top_up(run, dsn, kind(payload()), backlog)
             calm_down(dsn)
-            return drive(WorkerOpener(dsn, size), 1, seconds)
+            return drive(WorkerOpener({"dsn": dsn}, size), 1, seconds)
 
         turns = {f"concurrency {size}": partial(turn, size) for size in concurrency}
         (first, bases), *others = take_turns(turns, rounds, run.tell).items()

@@ -7,25 +7,19 @@ notifications, they only poll.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 from collections import OrderedDict
 from collections.abc import Collection
 from contextlib import suppress
 
-import psycopg
-
-from hwqueue.connections import in_utf8, with_timeouts
+from hwqueue.connections import with_timeouts
 from hwqueue.server.event_streams import EventStreams
-from hwqueue.text import first_line
-from hwqueue.worker.listen import CHANNEL
+from hwqueue.worker.listen import follow
 
 _CONNECT_SECONDS = 5
-_AGAIN_SECONDS = 5.0
 _LOOK_SECONDS = 1.0  # whether the server stops
 _MOST_HEARD = 10_000
-_log = logging.getLogger("hwqueue.server")
 
 
 class Announcements:
@@ -37,7 +31,7 @@ class Announcements:
     """
 
     def __init__(self, dsn: str, streams: EventStreams) -> None:
-        self._dsn = dsn
+        self._conninfo = with_timeouts(dsn, seconds=_CONNECT_SECONDS)
         self._streams = streams
         self._heard = OrderedDict[str, float]()
         self._since = math.inf  # what was announced before this is not known
@@ -52,7 +46,7 @@ class Announcements:
         Returns: Those that were, all where that is not known; and the time to ask after next.
         """
         if self._listening is None:
-            self._listening = asyncio.create_task(self._listen())
+            self._listening = asyncio.create_task(follow(self._conninfo, self._hear))
         news = asyncio.Event()
         for payload in payloads:
             self._waiting.setdefault(payload, set()).add(news)
@@ -86,23 +80,12 @@ class Announcements:
             self._listening.cancel()
             await asyncio.wait({self._listening})
 
-    async def _listen(self) -> None:
-        conninfo = in_utf8(with_timeouts(self._dsn, seconds=_CONNECT_SECONDS))
-        while True:
-            try:
-                async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
-                    await connection.execute(f"listen {CHANNEL}")
-                    self._since = time.time()
-                    for news in {one for all_of in self._waiting.values() for one in all_of}:
-                        news.set()
-                    async for notification in connection.notifies():
-                        self._hear(notification.payload)
-            except psycopg.Error as error:
-                _log.warning("not listening for workers, who poll: %s", first_line(error))
-            self._since = math.inf
-            await asyncio.sleep(_AGAIN_SECONDS)
-
-    def _hear(self, payload: str) -> None:
+    def _hear(self, payload: str | None) -> None:
+        if payload is None:
+            self._since = time.time()
+            for news in {one for all_of in self._waiting.values() for one in all_of}:
+                news.set()
+            return
         self._heard[payload] = time.time()
         self._heard.move_to_end(payload)
         if len(self._heard) > _MOST_HEARD:

@@ -98,7 +98,9 @@ class Pools:
         self._read_timeout = settings.read_timeout
         # one more than callers may have: whose token it is must be known before anything else
         self._calls = _pool("calls", settings, settings.pool_size + 1, settings.call_timeout)
-        self._reads = _pool("reads", settings, settings.read_pool_size, settings.read_timeout, f"{BEGIN} read only")
+        self._reads = _pool(
+            "reads", settings, settings.read_pool_size, settings.read_timeout, f"{BEGIN} read only"
+        )
         self._usage = Usage()
         self._call_slots, self._read_slots = (
             FairSlots(size, settings.pool_timeout.total_seconds(), f"connections for {what}", self._usage)

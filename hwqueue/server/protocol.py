@@ -24,7 +24,7 @@ class StrictConnection(h11.Connection):
 
     _head = b""
 
-    def send(self, event: Any) -> bytes | None:
+    def send(self, event: Any) -> Any:
         """h11's own. A head with a length has a body at once: apart they would wake the caller twice."""
         output = super().send(event)
         if isinstance(event, h11.Response) and any(name == b"content-length" for name, _ in event.headers):

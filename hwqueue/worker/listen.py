@@ -14,7 +14,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -44,8 +44,6 @@ class Wanted:
     on_work: Callable[[], None]
     on_stop: Callable[[], None]
 
-
-_Listening = tuple[psycopg.AsyncConnection, dict[str, Callable[[], None]]]  # and whom a payload wakes
 
 CHANNEL = "hwqueue"
 _STOPS_PER_SECOND = 2.0
@@ -129,30 +127,60 @@ async def listen(conninfo: str, wanted: Wanted) -> None:
 
     SQL: wake_payloads, node_wake_payload.
     """
+    stop = WakeUps(wanted.on_stop, Rate(per_second=_STOPS_PER_SECOND).take)
+    wakes: dict[str | None, Callable[[], None]] = {}
+
+    async def learn(connection: psycopg.AsyncConnection) -> None:
+        client = AsyncClient.on(connection)
+        wakes.update({one.payload: wanted.on_work for one in await client.wake_payloads(list(wanted.queues))})
+        wakes[await client.node_wake_payload(wanted.node_id)] = stop.wake
+
+    def hear(payload: str | None) -> None:
+        for wake in {wakes[each] for each in wakes if payload in (None, each)}:
+            wake()
+
+    try:
+        await follow(conninfo, hear, learn)
+    finally:
+        stop.close()
+
+
+async def follow(
+    conninfo: str,
+    hear: Callable[[str | None], None],
+    learn: Callable[[psycopg.AsyncConnection], Awaitable[None]] | None = None,
+) -> None:
+    """Call `hear` with all payloads, and with None when something may have been missed; reconnect for ever.
+
+    Args:
+        learn: Called with each new connection.
+    """
     connecting = AsyncRetrying(
         retry=retry_if_exception_type((psycopg.Error, HwqueueError)),
         wait=wait_random_exponential(multiplier=0.5, max=_MOST_WAIT_SECONDS),
         before_sleep=_Failures().tell,
     )
-    stop = WakeUps(wanted.on_stop, Rate(per_second=_STOPS_PER_SECOND).take)
-    wanted = replace(wanted, on_stop=stop.wake)
     is_told = False
-    try:
-        while True:
-            listening: _Listening | None = await connecting(_subscribe, conninfo, wanted)
-            if listening is not None:
-                await _follow(*listening)
-                continue
-            if not is_told:
-                _log.warning(
-                    "LISTEN hears nothing on this connection, polling instead: a pooler such as "
-                    "PgBouncer in transaction mode swallows notifications; give a direct "
-                    "connection with --listen, or say --listen off"
-                )
-                is_told = True
-            await asyncio.sleep(_TRY_AGAIN_SECONDS)
-    finally:
-        stop.close()
+    while True:
+        listening: psycopg.AsyncConnection | None = await connecting(_subscribe, conninfo, learn)
+        if listening is not None:
+            _log.info("listening for new work")
+            hear(None)
+            try:
+                async with listening:
+                    async for notification in listening.notifies():
+                        hear(notification.payload)
+            except psycopg.Error as error:
+                _log.warning("LISTEN was cut off, polling until it is back: %s", error)
+            continue
+        if not is_told:
+            _log.warning(
+                "LISTEN hears nothing on this connection, polling instead: a pooler such as "
+                "PgBouncer in transaction mode swallows notifications; give a direct "
+                "connection with --listen, or say --listen off"
+            )
+            is_told = True
+        await asyncio.sleep(_TRY_AGAIN_SECONDS)
 
 
 async def listen_over_http(
@@ -181,35 +209,22 @@ async def listen_over_http(
         stop.close()
 
 
-async def _follow(listening: psycopg.AsyncConnection, wakes: dict[str, Callable[[], None]]) -> None:
-    """Pass wake-ups on until the connection is lost."""
-    _log.info("listening for new work")
-    for wake in dict.fromkeys(wakes.values()):
-        wake()  # something may have come while nobody listened
-    try:
-        async with listening as connection:
-            async for notification in connection.notifies():
-                if notification.payload in wakes:
-                    wakes[notification.payload]()
-    except psycopg.Error as error:
-        _log.warning("LISTEN was cut off, polling until it is back: %s", error)
-
-
-async def _subscribe(conninfo: str, wanted: Wanted) -> _Listening | None:
-    """Listen to what the notifications carry; None: nothing comes through."""
+async def _subscribe(
+    conninfo: str, learn: Callable[[psycopg.AsyncConnection], Awaitable[None]] | None
+) -> psycopg.AsyncConnection | None:
+    """A connection that listens; None: nothing comes through."""
     connection = await _connect(conninfo)
     try:
         if not await _hears(connection, conninfo):
             await connection.close()
             return None
-        client = AsyncClient.on(connection)
-        wakes = {one.payload: wanted.on_work for one in await client.wake_payloads(list(wanted.queues))}
-        wakes[await client.node_wake_payload(wanted.node_id)] = wanted.on_stop
+        if learn is not None:
+            await learn(connection)
         await connection.execute(f"listen {CHANNEL}")
     except BaseException:
         await connection.close()
         raise
-    return connection, wakes
+    return connection
 
 
 async def _connect(conninfo: str) -> psycopg.AsyncConnection:

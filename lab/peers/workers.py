@@ -52,7 +52,7 @@ def workers(
         dsns = stack.enter_context(databases(run.dsn, 3))
         queues: list[Peer] = [Hwqueue(), Procrastinate(), PgQueuer()]
         openers: list[Opener] = [
-            WorkerOpener(dsns[0], concurrency),
+            WorkerOpener({"dsn": dsns[0]}, concurrency),
             ProcrastinateWorker(dsns[1], concurrency),
             PgQueuerWorker(dsns[2], _PGQUEUER_BATCH),
         ]

@@ -49,6 +49,7 @@ SMALL = {
     ],
     "spawns": SHORT,
     "worker": [*SHORT, "--concurrency", "10", "--backlog", "4000"],
+    "gateway": [*SHORT, "--workers", "1", "--backlog", "4000"],
     "pickup": ["--spawns", "1", "--rounds", "3"],
     "cost": ["--calls", "5", "--rounds", "3"],
     "views": [

@@ -20,8 +20,8 @@ from hwqueue.errors import NodeNotBound
 from hwqueue.server.auth import hash_of, unauthorised
 from hwqueue.server.dependencies import AuthenticatedRoute, Caller
 from hwqueue.server.models import workers as models
-from hwqueue.server.models.workers import FORMS
 from hwqueue.server.models.base import Id, Name
+from hwqueue.server.models.workers import FORMS
 from hwqueue.server.problems import HTTPProblem
 from hwqueue.server.roles import Principal, Scope
 from hwqueue.server.routers.shared import Responses, Worker
@@ -34,7 +34,12 @@ SECRET_LENGTH = 43
 
 Secret = Annotated[
     str,
-    Header(alias=SECRET, min_length=SECRET_LENGTH, max_length=SECRET_LENGTH, description="That of the node's registration."),
+    Header(
+        alias=SECRET,
+        min_length=SECRET_LENGTH,
+        max_length=SECRET_LENGTH,
+        description="That of the node's registration.",
+    ),
 ]
 _RESPONSES: Responses = {
     404: {"description": "The token has no such node registered."},
@@ -92,7 +97,8 @@ class NodeRoute(AuthenticatedRoute):
     """A call of a node, of which a fleet makes many a second.
 
     To find out what a function needs, and to check what it answers, takes FastAPI several times what the
-    database needs. So requests that are as they must be are read here; FastAPI says what is wrong with others.
+    database needs. So requests that are as they must be are read here; FastAPI says what is wrong with
+    others.
     """
 
     async def answer_quickly(self, request: Request, principal: Principal, body: bytes) -> Response | None:
@@ -116,7 +122,7 @@ def _add_route(route: str, node_call: NodeCall) -> None:
 
     async def make_call(node_id: Id, body: Any, caller: Worker, secret: Secret) -> Any:
         call = node_call.call
-        values = {"p_node": node_id} if "p_node" in call.required else {}
+        values: dict[str, Any] = {"p_node": node_id} if "p_node" in call.required else {}
         for name, sql_type in node_call.arguments.items():
             if (value := getattr(body, name)) is not None:
                 values[f"p_{name}"] = timedelta(seconds=value) if sql_type == "interval" else value
