@@ -10,7 +10,7 @@ from hwqueue.worker.runtime import spare_collector
 
 # A step is what the handlers did in this time; looking more often would cost the worker.
 _STEP_SECONDS = 0.05
-_DRY_SECONDS = 3.0
+_DRY_SECONDS = 10.0
 
 
 class AnyWorker(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from hwqueue.worker.gateway import Gateway
 from hwqueue.worker.signals import SUPERSEDED
 from tests.e2e.conftest import Cli
 from tests.e2e.programs import HWQUEUE
+from tests.e2e.steps_app import app as steps_app
 from tests.e2e.worker_support import (
     AT_ONCE,
     QUEUE,
@@ -97,6 +99,26 @@ async def test_a_settlement_whose_answer_was_lost_is_sent_again(
         await until(lambda: not lost.left)
         await works(client)
     assert (lease.result, lease.attempt) == (3, 1)
+
+
+async def test_what_a_handler_did_is_done_once_although_answers_are_lost(
+    client: AsyncClient, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each of its calls one: the server has done it."""
+    routes = ("checkpoints", "saved", "signal", "logs")
+    lost = Loses(monkeypatch, **dict.fromkeys(routes, lambda _answer: True), settle=settles)
+    given = {"folder": str(tmp_path)}
+    flaky, order = [(await client.spawn_lease(QUEUE, task, given)).lease_id for task in ("flaky", "order")]
+    async with worker(dsn, steps_app):
+        while (await client.get_lease(order)).state is not LeaseState.SCHEDULED:
+            await asyncio.sleep(0.02)
+        await client.signal_lease(order, "packed", {"by": "ann"})
+        found = [await ended(client, lease) for lease in (flaky, order)]
+        assert [lease.attempt for lease in found] == [1, 1]
+    assert found[1].result == {"paid": "charge", "packed": {"by": "ann"}, "again": "again"}
+    assert sorted((tmp_path / "lines").read_text().split()) == ["again", *["busy"] * 3, "charge"]
+    assert [one.fields and one.fields["calls"] for one in await client.lease_logs(flaky)] == [1, 2]
+    assert lost.left == {}
 
 
 def test_a_revoked_token_ends_the_worker(producer: Client, dsn: str, tmp_path: Path) -> None:
