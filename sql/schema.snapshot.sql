@@ -1639,6 +1639,9 @@ CREATE FUNCTION hwqueue.check_kept(p_lease uuid, p_value jsonb, p_field text, p_
 CREATE FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text, p_most integer DEFAULT 64, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.check_lease_of_node(p_lease uuid) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.check_login(p_node uuid, p_login text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
@@ -2294,9 +2297,12 @@ CREATE FUNCTION hwqueue.end_step(p_run uuid, p_step integer, p_verdict hwqueue.s
 CREATE FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang) RETURNS text
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.enter_node(p_token_sha256 bytea, p_node uuid, p_secret_sha256 bytea, p_lease_ids uuid[] DEFAULT '{}'::uuid[], p_are_all boolean DEFAULT false) RETURNS TABLE(node_epoch bigint, others uuid[], unnamed jsonb)
+CREATE FUNCTION hwqueue.enter_node(p_token_sha256 bytea, p_node uuid, p_secret_sha256 bytea) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.entered_node() RETURNS uuid
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.error_words(p_error jsonb) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE;
@@ -3081,6 +3087,9 @@ CREATE FUNCTION hwqueue.is_old_floor(p_next_xid xid8) RETURNS boolean
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_own(p_login text) RETURNS boolean
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.is_own_claim(p_login text, p_node uuid) RETURNS boolean
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_own_lease(p_lease uuid, p_tenants text[]) RETURNS boolean
@@ -7977,6 +7986,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_kept(p_lease uuid, p_value jsonb, p_field t
 
 REVOKE ALL ON FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text, p_most integer, p_code text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_lease_of_node(p_lease uuid) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_login(p_node uuid, p_login text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_logs(p_logs jsonb) FROM PUBLIC;
@@ -8319,9 +8330,11 @@ REVOKE ALL ON FUNCTION hwqueue.end_step(p_run uuid, p_step integer, p_verdict hw
 
 REVOKE ALL ON FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.enter_node(p_token_sha256 bytea, p_node uuid, p_secret_sha256 bytea, p_lease_ids uuid[], p_are_all boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.enter_node(p_token_sha256 bytea, p_node uuid, p_secret_sha256 bytea, p_lease_ids uuid[], p_are_all boolean) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.enter_node(p_token_sha256 bytea, p_node uuid, p_secret_sha256 bytea, p_lease_ids uuid[], p_are_all boolean) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.enter_node(p_token_sha256 bytea, p_node uuid, p_secret_sha256 bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.enter_node(p_token_sha256 bytea, p_node uuid, p_secret_sha256 bytea) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.enter_node(p_token_sha256 bytea, p_node uuid, p_secret_sha256 bytea) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.entered_node() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.error_words(p_error jsonb) FROM PUBLIC;
 
@@ -8685,6 +8698,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_new(p_at timestamp with time zone, p_xid xid, 
 REVOKE ALL ON FUNCTION hwqueue.is_old_floor(p_next_xid xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_own(p_login text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_own_claim(p_login text, p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_own_lease(p_lease uuid, p_tenants text[]) FROM PUBLIC;
 

@@ -8,10 +8,12 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
+import h11
 import pytest
 
 from hwqueue.serve import run
 from hwqueue.server import ServerSettings
+from hwqueue.server.protocol import StrictConnection
 from tests.server.conftest import live
 
 # Only so that a test that fails ends.
@@ -159,3 +161,15 @@ def test_there_is_an_end_of_connections(listening: Listening) -> None:
         finally:
             for each in others:
                 each.close()
+
+
+@pytest.mark.parametrize(("headers", "is_held"), [([("Content-Length", "1")], True), ([], False)])
+def test_a_head_is_held_until_its_body_follows(*, headers: list[tuple[str, str]], is_held: bool) -> None:
+    """Of a stream, which has no length, it goes at once."""
+    connection = StrictConnection(h11.SERVER)
+    connection.receive_data(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert [type(connection.next_event()) for _ in range(2)] == [h11.Request, h11.EndOfMessage]
+    head = connection.send(h11.Response(status_code=200, headers=headers))
+    assert (head == b"") is is_held
+    sent = head + connection.send(h11.Data(data=b"x")) + connection.send(h11.EndOfMessage())
+    assert sent.count(b"HTTP/1.1 200") == sent.count(b"x\r\n" if headers == [] else b"\r\n\r\nx") == 1

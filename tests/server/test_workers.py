@@ -241,7 +241,11 @@ async def test_a_lease_that_another_node_has_now_is_not_touched(
     item, one = of(claim) | {"claim_token": theirs.claim_token}, named(claim) | {"token": theirs.claim_token}
     assert await machine.value("logs", logs=[item | {"lines": [LINE]}]) == 0
     assert await machine.value("progress", reports=[item | {"fraction": 0.5}]) == 0
-    for route, more in (("checkpoints", {"name": "a"}), ("extend", {"extend": 60}), ("suspend", {"signal": "s"})):
+    for route, more in (
+        ("checkpoints", {"name": "a"}),
+        ("extend", {"extend": 60}),
+        ("suspend", {"signal": "s"}),
+    ):
         problem(await machine.ask(route, **one, **more), 409, "QHL01")
     assert (sql.lease_checkpoints(lease), sql.lease_logs(lease)) == ([], [])
     found = sql.get_lease(lease)

@@ -11,7 +11,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.sql.api import Api, Node, settlement
+from tests.sql.api import Api, Node
 from tests.sql.logins import WORKER, Logins
 
 _numbers = count(1)
@@ -54,7 +54,7 @@ class Bound:
 
     def enter(self) -> int:
         """Open it."""
-        return self.api.value("enter_node", **self.key())
+        return int(self.api.value("enter_node", **self.key()))
 
     @property
     def own(self) -> Node:
