@@ -396,7 +396,8 @@ $$;
 -- claim that the node still holds is extended by p_extend, or by its own timeout; a cancelled one by no
 -- more than its own. The verdict says what the worker should do: ok (go on), cancelled (stop), preempted
 -- (stop and release), lost (stop, do not settle), finished (go on: this claim has completed the lease).
--- A claim that is named twice gets one row.
+-- A claim that is named twice gets one row. Behind enter_node, whose worker names all that it knows of, the
+-- others of the node come first, at most 1000: unnamed (release it: the answer that granted it was lost).
 -- It never waits. A claim that another session holds (an open cancel_lease, say) gets its verdict now
 -- and is extended by the next heartbeat. While another session holds the node (an open settlement, say),
 -- seen_at stays as it is.

@@ -171,9 +171,9 @@ begin
 end
 $$;
 
--- Opens a node for a request of its worker over HTTP, until the transaction ends, and returns its node epoch.
--- Calls that follow in the transaction are the node's (entered_node): they touch no claim of another node, and
--- take hwqueue.node_epoch as its epoch.
+-- Opens a node for a request of its worker over HTTP, until the transaction ends, and returns its node
+-- epoch. Calls that follow are the node's (entered_node): they touch no claim of another node, and take
+-- hwqueue.node_epoch as its epoch.
 -- Raises: QHN07 the token lets nobody in; QHN01 for every node that is not the token's, there or not; QHN03
 -- when it was registered again.
 create or replace function hwqueue.enter_node(p_token_sha256 bytea, p_node uuid, p_secret_sha256 bytea)

@@ -26,8 +26,8 @@ create or replace function hwqueue.is_own(p_login text) returns boolean
 language sql stable
 as $$ select p_login = session_user or p_login is null or hwqueue.has_login(p_login) $$;
 
--- Returns the node that enter_node has opened in this transaction; null: none, the caller is a login of its own.
--- A caller that sets it itself narrows what it may touch, and adds nothing.
+-- Returns the node that enter_node has opened in this transaction; null: none. A caller that sets it itself
+-- narrows what it may touch, and adds nothing.
 create or replace function hwqueue.entered_node() returns uuid
 language sql stable
 as $$ select nullif(current_setting('hwqueue.node', true), '')::uuid $$;

@@ -44,10 +44,12 @@ begin
   loop
     if p_is_written then
       perform 1 from hwqueue.claim c where c.lease_id = p_lease
-        and c.claim_token = p_token and hwqueue.is_own_claim(c.login, c.node_id) for no key update skip locked;
+        and c.claim_token = p_token and hwqueue.is_own_claim(c.login, c.node_id)
+          for no key update skip locked;
     else
       perform 1 from hwqueue.claim c where c.lease_id = p_lease
-        and c.claim_token = p_token and hwqueue.is_own_claim(c.login, c.node_id) for key share skip locked;
+        and c.claim_token = p_token and hwqueue.is_own_claim(c.login, c.node_id)
+          for key share skip locked;
     end if;
     exit when found;
     perform hwqueue.require_claim(p_lease, p_token);

@@ -169,8 +169,8 @@ begin
 end
 $$;
 
--- Refuses a lease that the node of this transaction (enter_node) neither holds nor was the last to run, in the
--- same words for one that does not exist.
+-- Refuses a lease that the node of this transaction (enter_node) neither holds nor was the last to run,
+-- and in the same words one that does not exist.
 -- Raises: QHL01.
 create or replace function hwqueue.check_lease_of_node(p_lease uuid) returns void
 language plpgsql volatile
@@ -358,7 +358,8 @@ declare
   v_claim record;
   v_last bigint;  -- token of the last claim that has ended
 begin
-  select c.claim_token, (p_node is null or c.node_id = p_node) and hwqueue.is_own_claim(c.login, c.node_id) as is_own
+  select c.claim_token,
+    (p_node is null or c.node_id = p_node) and hwqueue.is_own_claim(c.login, c.node_id) as is_own
   into v_claim from hwqueue.claim c where c.lease_id = p_lease;
   -- one statement, one MVCC snapshot: a concurrent requeue moves the last token from the outcome to the
   -- lease. A lease that went when it completed has an outcome until prune

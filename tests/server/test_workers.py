@@ -196,7 +196,8 @@ async def test_no_route_acts_for_a_node_of_another_token(
             other.secret = kept
     assert len(told) == 1
     if "lease" in body and "token" in body:
-        problem(await other.ask(route, **body), 409, "QHL01")
+        for lease in (claim["lease_id"], str(uuid4())):
+            problem(await other.ask(route, **body | {"lease": lease}), 409, "QHL01")
     assert sql.get_lease(claim["lease_id"]).state == "claimed"
 
 
