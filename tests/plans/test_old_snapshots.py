@@ -158,8 +158,8 @@ CAME_AND_WENT = {
       select gen_random_uuid(), '', false, clock_timestamp() from generate_series(1, %(many)s);
       delete from hwqueue.replacement""",
     "reap: gang": """
-      insert into hwqueue.gang (gang_id, queue_id, tenant, size, tier, rank, on_lost, hold, state, next_try_at,
-        created_at, together, same, members)
+      insert into hwqueue.gang (gang_id, queue_id, tenant, size, tier, rank, on_lost, hold, state,
+        next_try_at, created_at, together, same, members)
       select gen_random_uuid(), q.queue_id, '', 1, 0, 0, 'stop', '0', 'waiting', clock_timestamp(), now(),
         '{}', '{}', '{}'
       from (select queue_id from hwqueue.queue limit 1) q cross join generate_series(1, %(many)s);

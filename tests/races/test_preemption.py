@@ -1,7 +1,9 @@
 """Preemption while nodes claim, victims go, and upkeep runs in two sessions that are killed."""
 
+from concurrent.futures import Future
 from functools import partial
 from random import Random
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -72,7 +74,8 @@ def test_two_upkeeps_that_are_killed(direct: Direct, actor: Actors, seed: int) -
             _kill(direct, upkeep[killed])
             ticks.pop(killed)
             upkeep[killed] = actor()
-        for call in [*calls, *ticks]:
+        started: list[Future[Any]] = [*calls, *ticks]
+        for call in started:
             call.result(TIMEOUT)
         assert over(direct) == []
         if turn >= 30 and not _open(direct, wanted):
