@@ -745,7 +745,7 @@ COMMENT ON COLUMN hwqueue.tenant.tier IS 'of its leases from now on: those of an
 
 COMMENT ON COLUMN hwqueue.tenant.usage IS '{name: {what: how many}} of what has a quota, as reap has counted it; in the row * of those tenants without a row that have all they may';
 
-CREATE FUNCTION hwqueue.admit_tenant(p_tenant text, p_class_id bigint, p_now timestamp with time zone, p_what text[] DEFAULT '{pending,classes}'::text[]) RETURNS hwqueue.tenant
+CREATE FUNCTION hwqueue.admit_tenant(p_tenant text, p_class_id bigint, p_now timestamp with time zone, p_what text[] DEFAULT '{pending,classes}'::text[], p_asked jsonb DEFAULT NULL::jsonb, p_numbers bigint[] DEFAULT NULL::bigint[]) RETURNS hwqueue.tenant
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.admit_work(p_tenant text, p_steps integer, p_nested integer) RETURNS void
@@ -2979,6 +2979,23 @@ CREATE FUNCTION hwqueue.hold_updatable(p_run hwqueue.run, p_named integer[]) RET
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone) RETURNS jsonb
+    LANGUAGE plpgsql STABLE;
+
+CREATE TABLE hwqueue.idempotency (
+    tenant text NOT NULL,
+    queue_id integer NOT NULL,
+    idempotency_key text NOT NULL,
+    lease_id uuid NOT NULL,
+    content bytea NOT NULL,
+    held_until timestamp with time zone
+)
+WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.idempotency IS 'the idempotency key of a producer, or the key of the option unique';
+
+COMMENT ON COLUMN hwqueue.idempotency.held_until IS 'of the option unique: until then another spawn finds the lease; infinity: while it is open. Null: of an idempotency key, for as long as the lease is kept';
+
+CREATE FUNCTION hwqueue.holds_key(p_key hwqueue.idempotency, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.idle_load(p_node hwqueue.node) RETURNS hwqueue.node_load
@@ -5301,20 +5318,6 @@ CREATE FUNCTION hwqueue.take_entry(p_lease uuid) RETURNS hwqueue.scheduled
 CREATE FUNCTION hwqueue.take_free_entries(p_leases uuid[]) RETURNS SETOF hwqueue.scheduled
     LANGUAGE plpgsql;
 
-CREATE TABLE hwqueue.idempotency (
-    tenant text NOT NULL,
-    queue_id integer NOT NULL,
-    idempotency_key text NOT NULL,
-    lease_id uuid NOT NULL,
-    content bytea NOT NULL,
-    held_until timestamp with time zone
-)
-WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
-
-COMMENT ON TABLE hwqueue.idempotency IS 'the idempotency key of a producer, or the key of the option unique';
-
-COMMENT ON COLUMN hwqueue.idempotency.held_until IS 'of the option unique: until then another spawn finds the lease; infinity: while it is open. Null: of an idempotency key, for as long as the lease is kept';
-
 CREATE FUNCTION hwqueue.take_key(p_key hwqueue.idempotency, p_open uuid[], p_waits boolean, p_now timestamp with time zone) RETURNS uuid
     LANGUAGE plpgsql;
 
@@ -5598,7 +5601,7 @@ CREATE FUNCTION hwqueue.webhook_body(p_code text, p_at timestamp with time zone,
 CREATE FUNCTION hwqueue.weigh_lanes(p_lanes bigint[]) RETURNS bigint
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.weigh_tenant(p_name text, p_old jsonb, p_new jsonb) RETURNS void
+CREATE FUNCTION hwqueue.weigh_tenant(p_old jsonb, p_new jsonb) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_near jsonb, p_pending bigint) RETURNS jsonb
@@ -7770,7 +7773,7 @@ REVOKE ALL ON FUNCTION hwqueue.add_uses(p_load hwqueue.node_load, p_node hwqueue
 
 REVOKE ALL ON FUNCTION hwqueue.admit_class(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, OUT term_deltas jsonb, OUT reason text, OUT is_named boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.admit_tenant(p_tenant text, p_class_id bigint, p_now timestamp with time zone, p_what text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.admit_tenant(p_tenant text, p_class_id bigint, p_now timestamp with time zone, p_what text[], p_asked jsonb, p_numbers bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.admit_work(p_tenant text, p_steps integer, p_nested integer) FROM PUBLIC;
 
@@ -8650,6 +8653,8 @@ REVOKE ALL ON FUNCTION hwqueue.hold_steps(p_run uuid, p_steps integer[], p_name 
 REVOKE ALL ON FUNCTION hwqueue.hold_updatable(p_run hwqueue.run, p_named integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.holds_key(p_key hwqueue.idempotency, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.idle_load(p_node hwqueue.node) FROM PUBLIC;
 
@@ -10242,7 +10247,7 @@ REVOKE ALL ON FUNCTION hwqueue.webhook_body(p_code text, p_at timestamp with tim
 
 REVOKE ALL ON FUNCTION hwqueue.weigh_lanes(p_lanes bigint[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.weigh_tenant(p_name text, p_old jsonb, p_new jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.weigh_tenant(p_old jsonb, p_new jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_near jsonb, p_pending bigint) FROM PUBLIC;
 

@@ -18,7 +18,7 @@
 -- classes: how many may wait, and how many placement classes it may have; reap counts, and spawns of more
 -- are refused (QHT03). p_name '*': all tenants without a row, each for itself; leases of no tenant are
 -- guaranteed.
--- Locks: its row; lanes, skip locked: reap does the others. Raises: QHA01, QHA03.
+-- Locks: its row, limits by tenant. Raises: QHA01, QHA03.
 create or replace function hwqueue.set_tenant(p_name text, p_changes jsonb) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -28,14 +28,14 @@ declare
 begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.json_text(to_jsonb(coalesce(p_name, '')), 'p_name', 100);  -- as a spawn names it
-  select t.spec into v_old from hwqueue.tenant t where t.name = p_name for no key update;
-  v_new := hwqueue.read_object(coalesce(v_old, '{}') || hwqueue.json_object(p_changes, 'changes'), 'tenant',
-    'changes');
-  insert into hwqueue.tenant (name, spec, created_at) values (p_name, v_new, hwqueue.clock())
-  on conflict (name) do update set spec = excluded.spec;
-  perform hwqueue.weigh_tenant(p_name, v_old, v_new);
+  insert into hwqueue.tenant as t (name, spec, created_at) values (p_name, '{}', hwqueue.clock())
+  on conflict (name) do update set spec = t.spec  -- locks what another session has just written
+  returning t.spec into v_old;
+  v_new := hwqueue.read_object(v_old || hwqueue.json_object(p_changes, 'changes'), 'tenant', 'changes');
+  update hwqueue.tenant t set spec = v_new where t.name = p_name;
+  perform hwqueue.weigh_tenant(v_old, v_new);
   perform hwqueue.note_event('tenant_set', format('tenant %s is %s', p_name, v_new ->> 'tier'),
-    hwqueue.present('from', v_old) || jsonb_build_object('name', p_name, 'spec', v_new))
+    hwqueue.present('from', nullif(v_old, '{}')) || jsonb_build_object('name', p_name, 'spec', v_new))
   where v_new is distinct from v_old;
   return v_new;
 end
@@ -53,7 +53,7 @@ declare
 begin
   perform hwqueue.require_all_tenants();
   delete from hwqueue.tenant t where t.name = p_name returning t.spec into v_spec;
-  perform hwqueue.weigh_tenant(p_name, v_spec, null) where v_spec is not null;
+  perform hwqueue.weigh_tenant(v_spec, null) where v_spec is not null;
   with gone as (
     delete from hwqueue.tenant_login l where l.tenant = p_name returning l.login
   )

@@ -134,30 +134,20 @@ begin
 end
 $$;
 
--- Does what other weights or slots of a tenant change: its lanes, or with '*' those of all.
--- Locks: limits; lanes, skip locked.
-create or replace function hwqueue.weigh_tenant(p_name text, p_old jsonb, p_new jsonb) returns void
+-- Lets upkeep do what other weights or slots of a tenant change: it looks at the lanes. Nothing is written to
+-- these here, so an open call holds up nobody who closes or folds one.
+-- Locks: limits.
+create or replace function hwqueue.weigh_tenant(p_old jsonb, p_new jsonb) returns void
 language plpgsql volatile
-as $$
-declare
-  v_lanes bigint[];
-begin
-  if (p_old -> 'slots', p_old -> 'weight') is not distinct from (p_new -> 'slots', p_new -> 'weight') then
-    return;
+as $$ begin
+  if (p_old -> 'slots', p_old -> 'weight') is distinct from (p_new -> 'slots', p_new -> 'weight') then
+    insert into hwqueue.limit_rule (name, kind, spec, most, turn, created_at)
+    select 'tenant slots', 'slots', '{"by": "quota"}', 1, '10 seconds', hwqueue.clock() where p_new ? 'slots'
+    on conflict do nothing;
+    update hwqueue.limit_rule r set changed_from = -9223372036854775808
+    where r.spec ->> 'by' in ('quota', 'tenant') and r.dropped_at is null;
   end if;
-  insert into hwqueue.limit_rule (name, kind, spec, most, turn, created_at)
-  select 'tenant slots', 'slots', '{"by": "quota"}', 1, '10 seconds', hwqueue.clock() where p_new ? 'slots'
-  on conflict do nothing;
-  v_lanes := array(
-    select k.lane_id from hwqueue.limit_rule r join hwqueue.lane k on k.limit_id = r.limit_id
-    where r.spec ->> 'by' in ('quota', 'tenant') and p_name in (k.key, '*'));
-  perform hwqueue.weigh_lanes(v_lanes);
-  insert into hwqueue.lane_change (lane_id) select i from unnest(v_lanes) i;
-  -- lanes that are held now, or that somebody writes by the rows as they were
-  update hwqueue.limit_rule r set changed_from = -9223372036854775808
-  where r.spec ->> 'by' in ('quota', 'tenant') and r.dropped_at is null;
-end
-$$;
+end $$;
 
 -- Returns the id of a lane: 62 bits of a hash, and in the low two its kind. What is hashed cannot be read in
 -- two ways, so no key of a tenant makes the lane of another one.

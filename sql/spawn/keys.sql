@@ -21,6 +21,16 @@ as $$
   where l.idempotency_key is not null
 $$;
 
+-- Whether the lease that has a key keeps it: a unique key is free when its lease has ended, or its time is
+-- over; nobody frees it before somebody asks. An idempotency key is never free.
+create or replace function hwqueue.holds_key(p_key hwqueue.idempotency, p_now timestamptz) returns boolean
+language plpgsql stable
+as $$ begin return
+  (p_key.held_until <= p_now or p_key.held_until = 'infinity'
+    and coalesce(hwqueue.lease_state(p_key.lease_id), 'gone') not in ('scheduled', 'pending', 'claimed')
+  ) is not true;
+end $$;
+
 -- Takes a key for a lease, and returns the lease that has it from now on: that of p_key, if no other has it
 -- or it was free, else the other one; null: another session holds its row, and not p_waits. A unique key is
 -- free when its lease has ended, or its time is over; nobody frees it before somebody asks. p_open: leases
@@ -57,9 +67,7 @@ begin
   end loop;  -- written, or pruned, since
   -- a statement of its own: it sees what ended while this waited for the key
   if v_found.lease_id = p_key.lease_id or v_found.lease_id = any (p_open) or p_key.held_until is null
-    or (v_found.held_until <= p_now or v_found.held_until = 'infinity'
-      and coalesce(hwqueue.lease_state(v_found.lease_id), 'gone') not in ('scheduled', 'pending', 'claimed')
-    ) is not true then
+    or hwqueue.holds_key(v_found, p_now) then
     return v_found.lease_id;
   end if;
   update hwqueue.idempotency i set lease_id = p_key.lease_id, held_until = p_key.held_until

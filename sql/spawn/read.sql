@@ -76,8 +76,8 @@ begin
           as options offset 0) o
     offset 0) g
     cross join lateral (
-      select case when g.tenant is not null
-        then hwqueue.admit_tenant(g.tenant, g.class_id, p_now) end as tenant offset 0) r
+      select case when g.tenant is not null then hwqueue.admit_tenant(g.tenant, g.class_id, p_now,
+        '{pending,classes}', v_asked, g.numbers) end as tenant offset 0) r
     cross join unnest(g.numbers) n(number) order by n.number) c;
   if v_has_limits or p_queue.limits <> '{}' then
     v_lanes := array(
@@ -228,12 +228,15 @@ as $$
   )::hwqueue.spawn_request
 $$;
 
--- Returns the row that says what a tenant may have, and refuses a spawn of one that has all of it: leases
--- that wait, and, of a class that is new, placement classes. What reap counted more than ten seconds ago does
--- not count. p_what: what it adds to. Volatile: it sees the class that the same statement has written.
+-- Returns the row that says what a tenant may have, and refuses spawns of one that has all of it: leases that
+-- wait, unless each of these has a key that another lease holds, and, of a class that is new, placement
+-- classes. What reap counted more than ten seconds ago does not count. p_what: what they add to. p_asked: the
+-- options of one; with p_numbers a batch, of which these elements are meant. Volatile: it sees the class that
+-- the same statement has written.
 -- Raises: QHT03.
 create or replace function hwqueue.admit_tenant(p_tenant text, p_class_id bigint, p_now timestamptz,
-  p_what text[] default '{pending,classes}') returns hwqueue.tenant
+  p_what text[] default '{pending,classes}', p_asked jsonb default null, p_numbers bigint[] default null)
+returns hwqueue.tenant
 language plpgsql volatile
 as $$
 declare
@@ -249,9 +252,18 @@ begin
         'counted_at', v_row.counted_at), 'wait for some to end; an admin may allow more: hwqueue tenant set')
     from (select k.what, (v_used -> k.what)::bigint as used, (v_row.spec -> k.what)::bigint as most
           from unnest(p_what) k(what)) u
-    where u.used >= u.most and (u.what = 'pending' or exists (
-      select from hwqueue.placement_class c
-      where c.class_id = p_class_id and c.created_xid = pg_current_xact_id_if_assigned()));
+    where u.used >= u.most and case u.what when 'pending' then exists (
+        select from unnest(coalesce(p_numbers, '{0}')) n
+        cross join lateral (
+          select case when n > 0 then p_asked -> n::int - 1 -> 'options' else p_asked end) o(options)
+        where not exists (
+          select from hwqueue.placement_class c
+          join hwqueue.idempotency i on (i.tenant, i.queue_id, i.idempotency_key) = (p_tenant, c.queue_id,
+            coalesce(o.options #>> '{unique,key}', o.options ->> 'idempotency_key'))
+          where c.class_id = p_class_id and hwqueue.holds_key(i, p_now)))
+      else exists (
+        select from hwqueue.placement_class c
+        where c.class_id = p_class_id and c.created_xid = pg_current_xact_id_if_assigned()) end;
   end if;
   return v_row;
 end
@@ -273,7 +285,7 @@ declare
 begin
   if p_options ? 'tenant' then
     select t.tier, t.spec ? 'slots' into v_tier, v_has_slots
-    from hwqueue.admit_tenant(p_options ->> 'tenant', v_class_id, p_now, p_what) t;
+    from hwqueue.admit_tenant(p_options ->> 'tenant', v_class_id, p_now, p_what, p_options) t;
   end if;
   if p_queue.limits <> '{}' or p_options ? 'limits' or v_has_slots then
     v_lanes := (select l.lanes from hwqueue.read_limits(p_options -> 'limits',

@@ -268,6 +268,7 @@ def test_sixteen_sessions_claim_for_one_tenant(direct: Direct, actor: Actors) ->
         slots = 1 + turn % 5
         passed = sum(row["used"] for row in direct.rows("limit_lanes", name="tenant slots"))
         direct.rows("set_tenant", name="lab", changes={"slots": slots})
+        direct.row("reap")
         calls = [session.begin().start(partial(claimed_in_both, node=node)) for session, node in sessions]
         answers = [call.result(TIMEOUT) for call in calls]
         for number, claims in enumerate(answers):
@@ -291,3 +292,36 @@ def test_sixteen_sessions_claim_for_one_tenant(direct: Direct, actor: Actors) ->
             break
     assert sorted(done) == sorted(spawned)
     assert direct.rows("verify_invariants") == []
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_changes_of_a_tenant_hold_nobody_up(direct: Direct, actor: Actors, commits: bool) -> None:
+    """Who closes its lane, or another one of the limit; the change comes with the next look of upkeep."""
+    direct.value("set_tenant", name="lab", changes={"slots": 1})
+    for _ in range(4):
+        direct.spawn(QUEUE, LAB)
+    direct.row("reap")
+    one, two = actor().begin(), actor()
+    one.direct.value("set_tenant", name="lab", changes={"slots": 3})
+    one.direct.value("set_limit", name="slots", changes={"slots": 3})
+    for key in ("lab", "film"):
+        assert two.direct.value("throttle_limit", name="tenant slots", key=key, retry_after=timedelta(0))
+    one.end(commits)
+    direct.row("reap")
+    [lane] = [row for row in direct.rows("limit_lanes", name="tenant slots") if row["key"] == "lab"]
+    assert lane["most"] == (3 if commits else 1)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_tenant_is_set_for_the_first_time_in_two_sessions(
+    direct: Direct, actor: Actors, commits: bool
+) -> None:
+    """The second waits, and changes what the first has left."""
+    one, two = actor().begin(), actor()
+    one.direct.value("set_tenant", name="new", changes={"slots": 3})
+    second = two.parked(lambda d: d.value("set_tenant", name="new", changes={"tier": "scavenger"}))
+    one.end(commits)
+    spec = {"tier": "scavenger"} | ({"slots": 3} if commits else {})
+    assert second.result(TIMEOUT) == spec
+    told = direct.rows("list_events", filter={"code": "tenant_set"})
+    assert len(told) == 1 + commits

@@ -12,7 +12,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
-from tests.calls import Row
+from tests.calls import TASK, Row
 from tests.counted import counting
 from tests.sql.api import Api, Node
 from tests.sql.explained import explain
@@ -121,6 +121,7 @@ def test_slots_are_changed_dropped_and_set_again(api: Api, queue: str, node: Nod
     found = explain(api, leases[3])
     assert f"1st of 6 of tenant {lab} in limit tenant slots; 3 of 3 slots are in use" in found["headline"]
     tenant(api, lab, slots=1)
+    api.reap()
     api.complete(*claims[:2])
     assert claimed(api, node, queue) == []  # one runs still
     api.complete(claims[2])
@@ -152,6 +153,7 @@ def test_slots_of_tenants_without_a_row(api: Api, queue: str, node: Node, lab: s
     tenant(api, lab, slots=4)
     assert len(claimed(api, node, queue)) == 1
     assert api.value("drop_tenant", name=lab)
+    api.reap()
     api.complete(*claims[:2])
     assert len(claimed(api, node, queue)) == 1
 
@@ -301,6 +303,7 @@ def test_a_caller_for_one_tenant_has_what_it_may(api: Api, queue: str, lab: str)
         leases.append(api.spawn(queue))
         assert [lanes_of(api, lease) for lease in leases] == [[SLOTS]] * 4
         api.reap()
+        options["unique"]["key"] = "another"
         for each in batches:
             api.refused("QHT03", "spawn_leases", queue=queue, leases=Jsonb(each))
         api.refused("QHT03", "spawn_lease", queue=queue, task="t")
@@ -308,6 +311,44 @@ def test_a_caller_for_one_tenant_has_what_it_may(api: Api, queue: str, lab: str)
         api.refused("QHT03", "spawn_everywhere", queue=queue, task="t")
     tiers = "select array_agg(distinct tier) from hwqueue.scheduled"
     assert api.one(tiers) == [2]
+
+
+@pytest.mark.parametrize("on_conflict", [None, "keep", "replace"])
+def test_a_repeat_is_no_new_lease(
+    api: Api, queue: str, node: Node, lab: str, on_conflict: str | None
+) -> None:
+    """With a key that a lease holds, alone and in a batch; one element that is new refuses all of it."""
+    unique = {"unique": {"key": "k", "on_conflict": on_conflict}}
+    options = {"tenant": lab} | (unique if on_conflict else {"idempotency_key": "k"})
+    one, new = ({"task": TASK, "options": each} for each in (options, {"tenant": lab}))
+    lease = api.spawn(queue, **options)
+    tenant(api, lab, pending=1)
+    api.reap()
+    assert api.spawn(queue, **options) == lease
+    kinds = {"kinds": [one], "each": [{}, {}], "of": [0, 0]}
+    for leases in ([one], [one] * 3, kinds):
+        rows = api.rows("spawn_leases", queue=queue, leases=Jsonb(leases))
+        assert {(row["lease_id"], row["created"]) for row in rows} == {(lease, False)}
+    refusal = api.refused("QHT03", "spawn_leases", queue=queue, leases=Jsonb([one, one, new]))
+    assert refusal.detail["index"] == 2
+    other = one | {"options": options | {"tenant": fresh("film")}}  # another tenant's key of that name
+    [row] = api.rows("spawn_leases", queue=queue, leases=Jsonb([other]))
+    assert row["created"]
+    api.complete(*(claim for claim in api.claim(node, queue, qty=9) if claim["lease_id"] == lease))
+    if on_conflict:  # its key is free
+        api.refused("QHT03", "spawn_lease", queue=queue, **one)
+    else:
+        assert api.spawn(queue, **options) == lease
+
+
+def test_an_everywhere_task_that_is_there_is_not_refused(api: Api, queue: str, lab: str) -> None:
+    tenant(api, lab, pending=1)
+    api.spawn(queue, tenant=lab)
+    task = {"queue": queue, "task": "t", "options": {"tenant": lab, "everywhere_id": str(uuid4())}}
+    assert api.row("spawn_everywhere", **task)["created"]
+    api.reap()
+    assert not api.row("spawn_everywhere", **task)["created"]
+    api.refused("QHT03", "spawn_everywhere", **task | {"options": {"tenant": lab}})
 
 
 def test_new_classes_are_refused(api: Api, queue: str, lab: str, film: str) -> None:
