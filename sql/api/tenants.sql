@@ -34,7 +34,7 @@ begin
   v_new := hwqueue.read_object(v_old || hwqueue.json_object(p_changes, 'changes'), 'tenant', 'changes');
   update hwqueue.tenant t set spec = v_new where t.name = p_name;
   perform hwqueue.weigh_tenant(v_old, v_new);
-  perform hwqueue.note_event('tenant_set', format('tenant %s is %s', p_name, v_new ->> 'tier'),
+  perform hwqueue.note_event('tenant_set', format('tenant %s is of tier %s', p_name, v_new ->> 'tier'),
     hwqueue.present('from', nullif(v_old, '{}')) || jsonb_build_object('name', p_name, 'spec', v_new))
   where v_new is distinct from v_old;
   return v_new;

@@ -168,7 +168,6 @@ UNMATCHED: list[tuple[Row, Row, str]] = [
     ({"labels": {"a": 2}}, {"require": [{"tags": {"a": 1}}]}, "label_mismatch"),
     ({}, {"require": [{"node": str(uuid4())}]}, "required_affinity_unsatisfiable"),
     ({"capacity": {"cpu_milli": 1}}, {"resources": {"cpu_milli": 2}}, "insufficient_capacity"),
-    ({}, {"isolation": {"cpu": "whole_core"}}, "no_node_supports_class"),
     ({"taints": [NO_EXECUTE]}, {}, "untolerated_taint"),
     ({}, {"require": [{"trust": "t"}]}, "trust_not_attested"),
 ]

@@ -291,15 +291,6 @@ def test_all_that_match_are_full(api: Api, queue: str, busy: Row, wanted: Row, h
     assert (wait["action"], wait["lease_id"]) == ("wait", str(claim["lease_id"]))
 
 
-def test_what_it_would_have_to_itself(api: Api, queue: str) -> None:
-    node = api.node(gpus=GPUS[:1], gpu_exclusivity=["device_exclusive"])
-    api.running(queue, node, placement={"resources": {"gpu_milli": 100}})
-    placement = {"resources": {"gpu": 1}, "isolation": {"gpu": "device_exclusive"}}
-    found = explain(api, api.spawn(queue, placement=placement))
-    assert found["code"] == "nodes_support_but_contended"
-    assert codes(found, node) == ["nodes_support_but_contended"]
-
-
 def test_it_waits_for_a_better_node(api: Api, clock: Clock) -> None:
     """Not for one that is free."""
     best, worst = api.node(labels={"zone": "a"}, slots=1), api.node(labels={"zone": "b"})
