@@ -8,7 +8,7 @@ functions are the catalog's: a new one fails until it is said here how it answer
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from psycopg.types.json import Jsonb
 
 from tests.calls import Row
 from tests.patience import looks
+from tests.plans.explain import explained
 from tests.sql.api import Api, read_refusal
 from tests.sql.logins import made_logins
 from tests.sql.test_roles import FILM, GAMES, only
@@ -421,6 +422,33 @@ def test_anothers_is_answered_as_what_does_not_exist(
 
     with callers.api.unchanged():
         assert list(told_apart(callers, caller, things, function, call))
+
+
+def done(api: Api, function: str, arguments: Row) -> tuple[int, float]:
+    """How many statements a call runs, and how many rows these return to each other."""
+    with only(api, FILM), explained(api.conn) as work, suppress(psycopg.Error), api.conn.transaction():
+        api.conn.execute("set local plan_cache_mode = 'force_generic_plan'")
+        api.rows(function, **arguments)
+    return len(work.plans), sum(node["Actual Rows"] * node["Actual Loops"] for node in work.nodes)
+
+
+@pytest.mark.parametrize("function", ALIKE)
+def test_anothers_takes_the_statements_of_what_does_not_exist(
+    api: Api, queue: str, things: dict[str, Things], function: str
+) -> None:
+    """So that time tells little: its row is read, by key, and nothing follows from it.
+
+    A filter alone reads the rows that it names, as many as there are, and leaves them out.
+    """
+    theirs, is_filter = things[GAMES], ALIKE[function].__qualname__.startswith(("_bulk", "_list"))
+    calls = (ALIKE[function](FILM, queue, its) for its in (theirs, nobodys(theirs)))
+    for of_it, of_none in zip(*calls, strict=True):
+        for _ in range(3):  # the first ones have their plans made
+            (count, rows), (count_of_none, rows_of_none) = (
+                done(api, function, arguments) for arguments in (of_it, of_none)
+            )
+        assert count == count_of_none
+        assert is_filter or rows - rows_of_none <= 5
 
 
 @pytest.mark.parametrize("function", ["update_steps", "preview_update"])
