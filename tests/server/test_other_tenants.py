@@ -239,7 +239,8 @@ async def test_a_route_tells_nothing_of_another_tenant(
         (str(uuid4()), 10**12, str(uuid4()), str(uuid4()), str(uuid4())),
     )
     before = [sql.get_lease(each) for each in (theirs.lease, theirs.done)]
-    for role in (*ROLES, None):
+    # a stream that has begun cannot say that its login may read no events: it goes on without any
+    for role in ROLES if path.endswith("/events/stream") else (*ROLES, None):
         told = set()
         if role is not None:
             guarded.headers.update(token(role, theirs.reader))
