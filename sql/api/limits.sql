@@ -41,7 +41,8 @@ $$;
 -- Changes the keys of a specification that p_changes has, null: resets them, and returns all of it. Of
 -- weights those that are given change. Its kind and "by" stay: leases know their lanes by them. Those that
 -- run stay when slots become fewer.
--- Locks: its row. Raises: QHM01, and as create_limit.
+-- Locks: its row; with weights its lanes, skip locked: reap does the others. Raises: QHM01, and as
+-- create_limit.
 create or replace function hwqueue.set_limit(p_name text, p_changes jsonb) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -63,6 +64,8 @@ begin
   set spec = v_new.spec, most = v_new.most, per = v_new.per, turn = v_new.turn,
     changed_from = -9223372036854775808  -- reap looks at its lanes
   where r.limit_id = v_old.limit_id;
+  perform hwqueue.weigh_lanes(array(select l.lane_id from hwqueue.lane l where l.limit_id = v_old.limit_id))
+  where v_new.spec -> 'weights' is distinct from v_old.spec -> 'weights';
   perform hwqueue.note_event('limit_set', format('limit %s is changed', p_name),
     jsonb_build_object('limit', p_name, 'spec', v_new.spec, 'from', v_old.spec))
   where v_new.spec <> v_old.spec;

@@ -425,7 +425,7 @@ def test_anothers_is_answered_as_what_does_not_exist(
 
 
 def done(api: Api, function: str, arguments: Row) -> tuple[int, float]:
-    """How many statements a call runs, and how many rows these return to each other."""
+    """How many statements a call runs, and how many rows these read."""
     with only(api, FILM), explained(api.conn) as work, suppress(psycopg.Error), api.conn.transaction():
         api.conn.execute("set local plan_cache_mode = 'force_generic_plan'")
         api.rows(function, **arguments)
@@ -433,22 +433,14 @@ def done(api: Api, function: str, arguments: Row) -> tuple[int, float]:
 
 
 @pytest.mark.parametrize("function", ALIKE)
-def test_anothers_takes_the_statements_of_what_does_not_exist(
-    api: Api, queue: str, things: dict[str, Things], function: str
-) -> None:
-    """So that time tells little: its row is read, by key, and nothing follows from it.
-
-    A filter alone reads the rows that it names, as many as there are, and leaves them out.
-    """
-    theirs, is_filter = things[GAMES], ALIKE[function].__qualname__.startswith(("_bulk", "_list"))
-    calls = (ALIKE[function](FILM, queue, its) for its in (theirs, nobodys(theirs)))
-    for of_it, of_none in zip(*calls, strict=True):
+def test_anothers_takes_no_more_statements(api: Api, things: dict[str, Things], function: str) -> None:
+    """And reads few rows more; a filter reads those that it names, and leaves them out."""
+    theirs, call = things[GAMES], ALIKE[function]
+    for calls in zip(*(call(FILM, theirs.queue, it) for it in (theirs, nobodys(theirs))), strict=True):
         for _ in range(3):  # the first ones have their plans made
-            (count, rows), (count_of_none, rows_of_none) = (
-                done(api, function, arguments) for arguments in (of_it, of_none)
-            )
-        assert count == count_of_none
-        assert is_filter or rows - rows_of_none <= 5
+            (count, rows), (of_none, rows_of_none) = (done(api, function, each) for each in calls)
+        assert count == of_none
+        assert call.__qualname__.startswith(("_bulk", "_list")) or rows - rows_of_none <= 5
 
 
 @pytest.mark.parametrize("function", ["update_steps", "preview_update"])
