@@ -353,6 +353,8 @@ DROP_TENANT = _call("drop_tenant(name)", bool)
 GRANT_TENANT = _call("grant_tenant(login, tenant, [rights])", list)
 REVOKE_TENANT = _call("revoke_tenant(login, tenant)", bool)
 LIST_TENANTS = _call("list_tenants([after, limit, name])", types.Tenant)
+TENANT_USAGE = _call("tenant_usage([name, limit])", types.TenantUsage)
+LIST_PREEMPTIONS = _call("list_preemptions([lease, tenant, limit])", types.PreemptedClaim)
 
 # what operators look at
 PENDING_REASONS = _call("pending_reasons([queue, kind, class, order, limit])", types.PendingReason)

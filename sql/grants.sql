@@ -192,6 +192,8 @@ grant execute on function
   hwqueue.backfill_schedule(text, timestamptz[], boolean),
   hwqueue.list_limits(),
   hwqueue.list_tenants(text, int, text),
+  hwqueue.tenant_usage(text, int),
+  hwqueue.list_preemptions(uuid, text, int),
   hwqueue.limit_lanes(text, text, int),
   hwqueue.throttle_limit(text, text, timestamptz, interval, text, uuid),
   hwqueue.define_workflow(jsonb),

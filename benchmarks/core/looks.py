@@ -35,6 +35,8 @@ _API = (
     "/api/v1/limits",
     "/api/v1/limits/others/lanes",
     "/api/v1/tenants",
+    "/api/v1/tenant-usage",
+    "/api/v1/preemptions",
     "/api/v1/leases",
     "/api/v1/leases?queue=others&state=pending&limit=500",
     "/api/v1/leases/{lease}",
@@ -130,6 +132,8 @@ _PAGES = (
     "/schedules/others",
     "/limits",
     "/limits/others",
+    "/tenants",
+    "/tenants/others",
     "/jump?q={name}",
 )
 METRICS = "/metrics"

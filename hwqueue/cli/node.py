@@ -341,16 +341,16 @@ def _taint_text(taint: NodeTaint) -> str:
 
 
 def _facts(node: Node) -> dict[str, object]:
-    return {"state": node.state} | fields_of(node)
+    return {"state": node.state, "tenants": node.tenants} | fields_of(node)
 
 
 _row = row_of(
     Node,
-    "name state claims gpus_used cpu_used memory_used labels taints",
+    "name state claims gpus_used cpu_used memory_used labels tenants taints",
     gpus_used=lambda node: _used(sum(gpu.milli_used for gpu in node.gpus) / 1000, len(node.gpus)),
     cpu_used=_share("cpu_milli"),
     memory_used=_share("memory_mib"),
-    taints=lambda node: [_taint_text(taint) for taint in node.taints],
+    taints=lambda node: [_taint_text(each) for each in node.taints if not each.key.startswith("tenant:")],
 )
 _label_row = row_of(TagCount, "label value nodes live claims")
 _served_row = row_of(
@@ -360,7 +360,7 @@ _served_row = row_of(
 )
 _usage_row = row_of(
     NodeUsage,
-    "name=node_name rack state seen claims cpu_used memory_used gpus_used gpus_free cores_free",
+    "name=node_name rack state seen claims cpu_used memory_used gpus_used gpus_free cores_free tenants",
     seen=lambda node: age(node.seen_at, datetime.now(UTC)),
     cpu_used=lambda node: _used(node.cpu_used, node.cpu_milli),
     memory_used=lambda node: _used(node.memory_used, node.memory_mib),

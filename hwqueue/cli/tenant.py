@@ -1,16 +1,20 @@
 """hwqueue tenant: whose leases run first, what a tenant may have, which logins call for it."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
 
-from hwqueue.cli.connect import ask
+from hwqueue.cli.connect import ask, open_client
 from hwqueue.cli.groups import Commands
-from hwqueue.cli.output import ExitCode, say, show_item, show_items, show_one
+from hwqueue.cli.inputs import identifier
+from hwqueue.cli.options import options_of
+from hwqueue.cli.output import ExitCode, fields_of, say, show_items, show_one
 from hwqueue.cli.tables import row_of
 from hwqueue.client import Client
-from hwqueue.types import Tenant
+from hwqueue.text import percent
+from hwqueue.types import PreemptedClaim, Tenant, TenantUsage
 
 app = Commands("Whose leases run first, how much of what a tenant may have, and which logins call for it.")
 
@@ -64,12 +68,42 @@ def drop(ctx: typer.Context, name: NameOrAll) -> None:
 
 @app.command("hwqueue tenant show lab")
 def show(ctx: typer.Context, name: NameOrAll) -> None:
-    """Show a tenant and the logins that are bound to it."""
-    found = ask(ctx, Client.list_tenants, name=name)
+    """Show what a tenant uses beside what it may, its share of what started, and its logins."""
+    with open_client(ctx) as client:
+        found = client.tenant_usage(name=name, limit=1)
+        rows = client.list_tenants(name=name)
     if not found:
-        say(ctx, f"no tenant {name} has a row or a login")
+        say(ctx, f"no tenant {name} has a row, a login or leases")
         raise typer.Exit(ExitCode.NOT_FOUND)
-    show_item(ctx, found[0], _facts)
+    row = rows[0] if rows else None
+    if options_of(ctx).json:
+        show_one(ctx, fields_of(found[0]) | ({} if row is None else fields_of(row)))
+        return
+    logins = [] if row is None else [{"login": login, "rights": may} for login, may in row.logins.items()]
+    show_one(ctx, _usage(found[0]) | {"created_at": row and row.created_at, "logins": logins})
+
+
+@app.command("hwqueue tenant usage --limit 20")
+def usage(
+    ctx: typer.Context,
+    limit: Annotated[int, Option(help="Most to show.", min=1, max=10_000)] = 50,
+) -> None:
+    """List what tenants use beside what they may, the busiest first."""
+    show_items(ctx, ask(ctx, Client.tenant_usage, limit=limit), _usage, empty="no tenant has anything")
+
+
+@app.command("hwqueue tenant preemptions --tenant lab")
+def preemptions(
+    ctx: typer.Context,
+    *,
+    tenant: Annotated[str | None, Option(help="Whose leases were asked to stop, or for whom.")] = None,
+    lease: Annotated[str | None, Option(help="This lease, when it was asked to stop.")] = None,
+    limit: Annotated[int, Option(help="Most to show.", min=1, max=10_000)] = 50,
+) -> None:
+    """List which leases were asked to stop for leases of earlier tiers, the newest first."""
+    lease_id = None if lease is None else identifier(lease, "--lease")
+    found = ask(ctx, Client.list_preemptions, lease_id=lease_id, tenant=tenant, limit=limit)
+    show_items(ctx, found, _preempted, empty="nothing was preempted lately")
 
 
 @app.command("hwqueue tenant grant app_lab lab --right spawn --right operate")
@@ -109,15 +143,28 @@ def _quotas(tenant: Tenant) -> str:
     return ", ".join(f"{key} {value}" for key, value in tenant.spec.items() if key != "tier")
 
 
-_row = row_of(Tenant, "name tier quotas created_at logins", quotas=_quotas)
+def _logins(tenant: Tenant) -> list[str]:
+    return [f"{login} ({', '.join(rights)})" for login, rights in tenant.logins.items()]
 
 
-def _facts(tenant: Tenant) -> dict[str, object]:
-    logins = [{"login": login, "rights": list(rights)} for login, rights in tenant.logins.items()]
-    return {
-        "name": tenant.name,
-        "tier": tenant.tier,
-        "quotas": _quotas(tenant),
-        "created_at": tenant.created_at,
-        "logins": logins,
-    }
+def _of(count: str, bound: str) -> Callable[[TenantUsage], object]:
+    """How many there are; with a bound, of how many."""
+
+    def cell(one: TenantUsage) -> object:
+        number = getattr(one, count)
+        return f"{number} of {one.spec[bound]}" if bound in one.spec else number
+
+    return cell
+
+
+_row = row_of(Tenant, "name tier quotas created_at logins", quotas=_quotas, logins=_logins)
+_usage = row_of(
+    TenantUsage,
+    "tenant tier running pending parked classes started share due",
+    running=_of("running", "slots"),
+    pending=_of("pending", "pending"),
+    classes=_of("classes", "classes"),
+    share=lambda one: None if one.share is None else percent(one.share, 1),
+    due=lambda one: None if one.due is None else percent(one.due, 1),
+)
+_preempted = row_of(PreemptedClaim, "at lease_id tenant tier for_lease for_tenant for_tier stop_by")

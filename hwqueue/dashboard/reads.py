@@ -32,6 +32,7 @@ T = TypeVar("T")
 
 FAST, SLOW = 5.0, 10.0  # seconds for which a value is good enough for the next viewer
 MOST_CLASSES = 10_000  # that a page looks at; the database has words for the first 500
+MOST_TENANTS = 10_000
 MOST_RUNS = 200  # whose steps one call counts
 _GANG_EVENTS = tuple(code for code in types.EVENT_CODES if code.startswith("gang_"))
 _OF_RUNS = ("workflow_run_", "workflow_step_", "workflow_wait_")
@@ -101,6 +102,11 @@ async def _backfill(client: AsyncClient, subject: str) -> list[types.FiredTime]:
 async def _limit(client: AsyncClient, name: str) -> types.Limit:
     """One limit. Raises: LimitUnknown."""
     return _named({each.name: each for each in await client.list_limits()}, name, LimitUnknown, "limit")
+
+
+async def _tenants(client: AsyncClient) -> list[types.TenantUsage]:
+    """What tenants use, the busiest first; at most `MOST_TENANTS`."""
+    return await client.tenant_usage(limit=MOST_TENANTS)
 
 
 async def _queue(client: AsyncClient, name: str) -> types.Queue:
@@ -293,6 +299,8 @@ class Reads(Reading):
     tasks = shared(SLOW, AsyncClient.list_tasks)
     limits = shared(FAST, AsyncClient.list_limits)
     limit_lanes = shared(FAST, AsyncClient.limit_lanes)
+    tenants = shared(SLOW, _tenants)
+    preemption = shared(FAST, AsyncClient.preview_preemption)
     webhooks = shared(FAST, AsyncClient.list_webhooks)
     pending = shared(SLOW, _pending)
     nodes = shared(SLOW, AsyncClient.node_usage)
@@ -312,6 +320,8 @@ class Reads(Reading):
     fires = read(AsyncClient.schedule_history)
     backfill = read(_backfill)
     limit = read(_limit)
+    tenant_rows = read(AsyncClient.list_tenants)
+    preemptions = read(AsyncClient.list_preemptions)
     webhook = read(_webhook)
     deliveries = read(AsyncClient.list_deliveries)
     lease = read(AsyncClient.get_lease)

@@ -32,6 +32,7 @@ NAV = (
     ("u", "Runs", "runs"),
     ("q", "Queues", "queues"),
     ("m", "Limits", "limits"),
+    ("n", "Tenants", "tenants"),
     ("c", "Classes", "classes"),
     ("e", "Events", "events"),
     ("t", "Try it", "try"),

@@ -159,6 +159,20 @@ METRICS = (
     ),
     Metric("hwqueue_limit_parked", "leases", "What waits for a limit, counted to 10,001.", ("limit",)),
     Metric("hwqueue_limit_closed", "0 or 1", "Whether a lane of the limit is closed.", ("limit",)),
+    Metric(
+        "hwqueue_tier_leases",
+        "leases",
+        "What waits and what is claimed by tier, as the leases' tenants have it now. Only where a tenant "
+        "has a row.",
+        ("tier", "state"),
+    ),
+    Metric(
+        "hwqueue_preempted_claims",
+        "claims",
+        "Claims that were asked to stop for leases of earlier tiers and go on: asked, within their time; "
+        "overdue, beyond it: upkeep ends them a claim timeout later.",
+        _STATE,
+    ),
     Metric("hwqueue_schedules", "schedules", "Schedules, paused ones among them."),
     Metric(
         "hwqueue_schedules_dry",

@@ -112,7 +112,9 @@ from hwqueue.types.statistics import Sample as Sample
 from hwqueue.types.tasks import KnownTask as KnownTask
 from hwqueue.types.tasks import SyncedTask as SyncedTask
 from hwqueue.types.tasks import TaskDifference as TaskDifference
+from hwqueue.types.tenants import PreemptedClaim as PreemptedClaim
 from hwqueue.types.tenants import Tenant as Tenant
+from hwqueue.types.tenants import TenantUsage as TenantUsage
 from hwqueue.types.tokens import ApiToken as ApiToken
 from hwqueue.types.tokens import TokenGrant as TokenGrant
 from hwqueue.types.views import ClassStats as ClassStats

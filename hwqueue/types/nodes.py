@@ -233,6 +233,12 @@ class Node:
             return "draining"
         return "cordoned" if self.cordoned else "live" if self.live else "silent"
 
+    @property
+    def tenants(self) -> list[str]:
+        """Those that it is for; none: it is for all."""
+        keys = (taint.key for taint in self.taints if taint.by == "operator")
+        return sorted({key.removeprefix("tenant:") for key in keys if key.startswith("tenant:")})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeClaim:

@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
+from uuid import UUID
+
+Tier = Literal["guaranteed", "best_effort", "scavenger"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +25,57 @@ class Tenant:
     """
 
     name: str
-    tier: Literal["guaranteed", "best_effort", "scavenger"] | None
+    tier: Tier | None
     created_at: datetime | None
     spec: dict[str, Any]
     usage: dict[str, dict[str, int]]
     counted_at: datetime | None
     logins: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantUsage:
+    """What a tenant uses, beside what it may.
+
+    Attributes:
+        tenant: `""`: the leases of none; `*`: has the row of all without one, and no leases.
+        spec: What binds it: its own row, or that of `*`.
+        pending: What waits; `parked`: of that what waits for a slot.
+        started: Claims that began after `since`: an hour ago, or where much ended later than that; of
+            leases that are kept.
+        share: Of what started of its tier; None: nothing did.
+        due: What its weight gives it among the tenants of the tier that started some or wait; None:
+            there is none.
+    """
+
+    tenant: str
+    tier: Tier
+    spec: Mapping[str, Any]
+    pending: int
+    parked: int
+    running: int
+    classes: int
+    started: int
+    since: datetime
+    share: float | None
+    due: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptedClaim:
+    """A claim that was asked to stop for a lease of an earlier tier.
+
+    Attributes:
+        lease_id, tenant, tier: Whose claim it was; None: the lease is gone.
+        for_lease, for_tenant, for_tier: For whom.
+    """
+
+    at: datetime
+    stop_by: datetime | None
+    node_id: UUID
+    lease_id: UUID
+    tenant: str | None
+    tier: Tier | None
+    for_lease: UUID
+    for_tenant: str | None
+    for_tier: Tier | None

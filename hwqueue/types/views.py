@@ -85,7 +85,8 @@ class NodeUsage:
     """What a node has and what of it is in use; a total of None is not counted.
 
     state: `live`, `silent`, `cordoned` or `draining`. gpu_milli_used: thousandths of devices.
-    gpus_free, cores_free: used by nobody. Nodes with one `profile_id` may run the same.
+    gpus_free, cores_free: used by nobody. Nodes with one `profile_id` may run the same. tenants: whom
+    it is for; none: for all.
     """
 
     node_id: UUID
@@ -108,6 +109,7 @@ class NodeUsage:
     custom: Mapping[str, int]
     custom_used: Mapping[str, int]
     profile_id: int
+    tenants: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

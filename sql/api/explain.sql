@@ -273,8 +273,8 @@ begin
     reason := case when v_found.stops is null then 'no_victims' when v_found.node_id is null then 'fits' end;
     victims := coalesce((
       select jsonb_agg(jsonb_build_object('lease_id', l.lease_id, 'queue', hwqueue.queue_name(l.queue_id),
-        'task', l.task_name, 'tenant', k.tenant, 'tier', (array['guaranteed', 'best_effort', 'scavenger'])[
-          l.tier + 1], 'ran', extract(epoch from v_now - c.claimed_at)) order by s.ordinality)
+        'task', l.task_name, 'tenant', k.tenant, 'tier', hwqueue.tier_name(l.tier),
+        'ran', extract(epoch from v_now - c.claimed_at)) order by s.ordinality)
       from unnest(v_found.stops) with ordinality s(lease_id, ordinality)
       join hwqueue.lease l on l.lease_id = s.lease_id
       join hwqueue.placement_class k on k.class_id = l.class_id

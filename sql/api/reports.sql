@@ -76,6 +76,8 @@ as $$
       ('hwqueue_limit_closed', num_nonnulls(l.closed_until))
     ) s(name, value)
     union all
+    select * from hwqueue.tier_metrics(t.now)
+    union all
     -- what a planner found that still counts, and in all what became of single leases that it assigned
     select s.*
     from (select p.* from hwqueue.planner p where p.room_until > t.now) p
@@ -260,7 +262,8 @@ $$;
 -- state: live, silent (no sign of life within its timeout), cordoned, draining; live: whether a cordoned
 -- node is live, too. A total that is null is not limited. gpu_milli_used: thousandths of devices;
 -- gpus_free, cores_free: unused ones, where parts of devices count as devices of their own; claims:
--- leases that run there; profile_id: the same for nodes that may run the same.
+-- leases that run there; profile_id: the same for nodes that may run the same; tenants: whom it is for, {}:
+-- for all.
 --
 -- Ordered by name: pass the last node_name of a page as p_after of the next.
 -- Raises: QHA01, QHA03.
@@ -269,7 +272,7 @@ create or replace function hwqueue.node_usage(p_state text default null, p_limit
 returns table (node_id uuid, node_name text, rack bigint, state text, live boolean,
   seen_at timestamptz, claims bigint, slots int, cpu_milli bigint, cpu_used bigint, memory_mib bigint,
   memory_used bigint, gpus int, gpus_free int, gpu_milli_used bigint, cores int, cores_free int,
-  custom jsonb, custom_used jsonb, profile_id bigint)
+  custom jsonb, custom_used jsonb, profile_id bigint, tenants text[])
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
   set max_parallel_workers_per_gather = 0 set jit = off set plan_cache_mode = force_custom_plan
 as $$
@@ -283,7 +286,9 @@ begin
            coalesce(n.slots, n.concurrency), n.cpu_milli, coalesce(u.cpu_used, 0), n.memory_mib,
            coalesce(u.memory_used, 0), cardinality(n.gpu_ids), cardinality(array_positions(u.gpu_used, 0)),
            coalesce((select sum(g) from unnest(u.gpu_used) g), 0), cardinality(n.core_ids),
-           cardinality(array_positions(u.core_used, 0)), n.custom, coalesce(u.custom_used, '{}'), n.profile_id
+           cardinality(array_positions(u.core_used, 0)), n.custom, coalesce(u.custom_used, '{}'),
+           n.profile_id, array(select substr(x ->> 'key', 8) from jsonb_array_elements(n.operator_taints) x
+             where starts_with(x ->> 'key', 'tenant:') order by 1)
     from hwqueue.node n
     join hwqueue.node_state s on s.node_id = n.node_id
     left join hwqueue.newest_loads() u on u.node_id = n.node_id

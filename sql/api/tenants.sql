@@ -146,3 +146,58 @@ as $$
   where (p_after is null or n.name > p_after) and (p_name is null or n.name = p_name)
   order by n.name limit p_limit
 $$;
+
+-- Returns what tenants use, the busiest first; tenant '': leases of none. spec: what binds it, its own row or
+-- that of '*'. pending: what waits, parked: of that what waits for a slot. started: claims that began in the
+-- last hour, or, where more ended, in the minutes that have the last 20,000 of them; of leases that are kept.
+-- share: of what started of its tier; due: what its weight gives it among the tenants of the tier that
+-- started some or wait. It reads all that waits and runs.
+-- Raises: QHA01, QHA03.
+create or replace function hwqueue.tenant_usage(p_name text default null, p_limit int default 100)
+returns table (tenant text, tier text, spec jsonb, pending bigint, parked bigint, running bigint,
+  classes bigint, started bigint, since timestamptz, share double precision, due double precision)
+language sql volatile security definer set search_path = pg_catalog, pg_temp
+  set max_parallel_workers_per_gather = 0 set jit = off set plan_cache_mode = force_custom_plan
+as $$
+  select hwqueue.require_all_tenants(), hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for fewer');
+  with mark as materialized (
+    select coalesce(min(t.minute) filter (where t.total <= 20000), max(t.minute)) as since
+    from (select m.minute, sum(m.claims) over (order by m.minute desc) as total
+          from hwqueue.throughput() m) t
+  )
+  select * from (
+    select c.tenant, c.tier, c.spec, c.pending, c.parked, c.running, c.classes, c.started, m.since,
+           c.started / nullif(sum(c.started) over p, 0)::double precision,
+           w.weight / nullif(sum(w.weight) over p, 0)
+    from mark m
+    cross join lateral hwqueue.tenant_counts(m.since) c
+    cross join lateral (
+      select coalesce((c.spec -> 'weight')::double precision, 1) * sign(c.started + c.pending)) w(weight)
+    window p as (partition by c.tier)) r
+  where p_name is null or r.tenant = p_name
+  order by r.running + r.pending desc, r.tenant limit p_limit
+$$;
+
+-- Returns which claims were asked to stop for leases of earlier tiers, the newest first, of one lease or one
+-- tenant on either side, of the last 10,000 that were asked for any reason. Nulls: the lease is gone.
+-- Raises: QHA01, QHA03.
+create or replace function hwqueue.list_preemptions(p_lease uuid default null, p_tenant text default null,
+  p_limit int default 100)
+returns table (at timestamptz, stop_by timestamptz, node_id uuid, lease_id uuid, tenant text, tier text,
+  for_lease uuid, for_tenant text, for_tier text)
+language sql volatile security definer set search_path = pg_catalog, pg_temp
+  set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off  -- leases by key
+as $$
+  select hwqueue.require_all_tenants(), hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for fewer');
+  select e.at, (e.detail ->> 'stop_by')::timestamptz, e.node_id, e.lease_id, c.tenant,
+         hwqueue.tier_name(l.tier), (e.detail ->> 'lease_id')::uuid, k.tenant, hwqueue.tier_name(f.tier)
+  from hwqueue.event_page(null, null, 'claim_stop_requested', jsonb_populate_record(null::hwqueue.event,
+    jsonb_build_object('lease_id', p_lease)), null, null, 10000) e
+  left join hwqueue.lease l on l.lease_id = e.lease_id
+  left join hwqueue.placement_class c on c.class_id = l.class_id
+  left join hwqueue.lease f on f.lease_id = (e.detail ->> 'lease_id')::uuid
+  left join hwqueue.placement_class k on k.class_id = f.class_id
+  where e.detail ->> 'reason' = 'preempted' and e.detail ? 'lease_id'
+    and (p_tenant is null or p_tenant in (c.tenant, k.tenant))
+  order by e.event_id desc limit p_limit
+$$;

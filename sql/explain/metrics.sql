@@ -151,6 +151,77 @@ as $$
   where q.dropped_at is null and (p_all or q.queue_id = p_id)
 $$;
 
+-- Returns what each tenant has: those with placement classes, a row or a login, and '', leases of none.
+-- started: claims that began since then, of the last 20,000 leases that each queue has completed; null: 0.
+create or replace function hwqueue.tenant_counts(p_since timestamptz)
+returns table (tenant text, tier text, spec jsonb, pending bigint, parked bigint, running bigint,
+  classes bigint, started bigint)
+language sql stable
+as $$
+  select n.tenant, hwqueue.tier_name(coalesce(t.tier, d.tier, 0)), coalesce(t.spec, d.spec, '{}'), n.pending,
+         n.parked, n.running, n.classes, n.started
+  from (
+    select c.tenant, coalesce(sum(w.pending), 0)::bigint as pending,
+           coalesce(sum(w.parked), 0)::bigint as parked, coalesce(sum(w.running), 0)::bigint as running,
+           coalesce(sum(w.started), 0)::bigint as started, count(distinct c.class_id) as classes
+    from (
+      select x.class_id, x.tenant from hwqueue.placement_class x where x.retired_at is null
+      union all select null, r.name from hwqueue.tenant r
+      union all select null, g.tenant from hwqueue.tenant_login g) c
+    left join (
+      select r.class_id, count(*) as pending, 0 as parked, 0 as running, 0 as started
+      from hwqueue.ready r group by 1
+      union all
+      select s.class_id, count(*), count(k.lane_id), 0, 0
+      from hwqueue.scheduled s
+      left join (hwqueue.lane k join hwqueue.limit_rule r on r.limit_id = k.limit_id
+        and r.spec ->> 'by' = 'quota') on k.lane_id = s.lane_id group by 1
+      union all
+      select y.class_id, 0, 0, count(*), count(*) filter (where y.claimed_at >= p_since)
+      from hwqueue.claim y group by 1
+      union all
+      select l.class_id, 0, 0, 0, count(*)
+      from (
+        select a.lease_id, a.claimed_at from hwqueue.attempt a where a.ended_at >= p_since
+        union all
+        select o.lease_id, o.claimed_at
+        from hwqueue.queue q
+        cross join lateral (
+          select * from hwqueue.outcome z
+          where z.queue_id = q.queue_id and z.state = 'completed' and z.finished_at >= p_since
+          order by z.finished_at desc limit 20000) o) e
+      join hwqueue.lease l on l.lease_id = e.lease_id
+      where e.claimed_at >= p_since group by 1) w on w.class_id = c.class_id
+    group by 1) n
+  left join hwqueue.tenant t on t.name = n.tenant
+  left join hwqueue.tenant d on d.name = '*' and n.tenant <> ''
+$$;
+
+-- Returns what waits and what runs by tier, as tenants have it now, where any has a row; and claims that were
+-- asked to stop for leases of earlier tiers, within their time or beyond it.
+create or replace function hwqueue.tier_metrics(p_now timestamptz)
+returns table (name text, labels jsonb, value double precision)
+language sql stable
+as $$
+  select 'hwqueue_tier_leases', jsonb_build_object('tier', c.tier, 'state', s.state), sum(s.leases)
+  from hwqueue.tenant_counts(null) c
+  cross join lateral (values ('waiting', c.pending), ('claimed', c.running)) s(state, leases)
+  where exists (select from hwqueue.tenant)  -- else nothing is read
+  group by c.tier, s.state
+  union all
+  select 'hwqueue_preempted_claims', jsonb_build_object('state', s.state),
+         count(*) filter (where (c.stop_by <= p_now) = (s.state = 'overdue'))
+  from unnest(array['asked', 'overdue']) s(state)
+  left join (hwqueue.replacement r
+    join hwqueue.claim c on c.lease_id = any (r.victims) and c.stop_reason = 'preempted') on true
+  group by s.state
+$$;
+
+-- The name of a tier.
+create or replace function hwqueue.tier_name(p_tier int) returns text
+language sql immutable
+as $$ select (array['guaranteed', 'best_effort', 'scavenger'])[p_tier + 1] $$;
+
 -- Returns all that has ever ended in each queue, and all runs by workflow, as far as roll_up has counted.
 create or replace function hwqueue.total_metrics()
 returns table (name text, labels jsonb, value double precision)

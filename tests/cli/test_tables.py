@@ -30,7 +30,7 @@ WIDTHS = (80, 100, 120)
 MOST_LINES = 9  # of a row, on a narrow terminal
 LISTS = {
     *("list", "show", "usage", "labels", "depth", "history", "runs", "results", "versions"),
-    *("status", "deliveries", "signals", "pending", "match", "what-if", "check", "policy"),
+    *("status", "preemptions", "deliveries", "signals", "pending", "match", "what-if", "check", "policy"),
 }
 ELSEWHERE = {
     *("hwqueue db status", "hwqueue db check"),  # of a server of their own
@@ -80,7 +80,7 @@ LINES = (
     *("service show 6ba7b812-9dad-11d1-80b4-00c04fd430c8", "task list", "task show train"),
     *("token list", "webhook list", "webhook show pager", "webhook deliveries pager"),
     *("schedule list", "schedule history nightly", "limit list", "limit show per_user"),
-    *("tenant list", "tenant show {tenant}"),
+    *("tenant list", "tenant show {tenant}", "tenant usage", "tenant preemptions"),
     *("workflow check --workflow score-and-release", "workflow list", "workflow runs"),
     *("workflow results {run} score", "workflow show train-and-publish"),
     *("workflow status {run}", "workflow signals {waiting}", "workflow versions train-and-publish"),

@@ -71,6 +71,8 @@ def pages(client: Client) -> dict[str, str]:
     scored = next(run for run in listed if run.workflow == "score-shards")
     gang = client.list_gangs(state="waiting", limit=1)[0]
     reserved = client.list_gangs(state="reserved", limit=1)[0]
+    asked = client.list_preemptions()[0]
+    preempting = client.list_leases(queue="live", state="pending", limit=1)[0]
     [parked, *_] = (lane for lane in client.limit_lanes("per_customer") if lane.lease_id)
     return {
         "overview": "/",
@@ -106,6 +108,11 @@ def pages(client: Client) -> dict[str, str]:
         "limit-fair": "/limits/customers?order=wait",
         "limit-rate": "/limits/openai",
         "lease-limit": f"/leases/{parked.lease_id}",
+        "tenants": "/tenants",
+        "tenant": "/tenants/lab",
+        "tenant-row": "/tenants/*",
+        "lease-preempted": f"/leases/{asked.lease_id}",
+        "lease-preempting": f"/leases/{preempting.lease_id}",
         "classes": "/classes",
         "events": "/events",
         "try-node": f"/try?for={stuck.class_id}",

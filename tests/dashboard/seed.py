@@ -217,6 +217,7 @@ def seed(client: Client, clock: Clock | None = None) -> list[Machine]:
     gangs(client)
     schedules(client)
     limits(client, machines)
+    tenants(client, machines)
     return machines
 
 
@@ -411,6 +412,29 @@ def limits(client: Client, machines: Sequence[Machine]) -> None:
     client.reap()
     client.claim_task(["calls"], machines[1].node_id, machines[1].epoch, qty=9)
     client.throttle_limit("openai", retry_after=timedelta(minutes=30))
+
+
+def tenants(client: Client, machines: Sequence[Machine]) -> None:
+    """Some with a row; the licenses of rack 1 are used by one whose leases give way to another's."""
+    client.set_tenant("acme", {"weight": 4, "slots": 12, "pending": 500})
+    client.set_tenant("film", {"weight": 2})
+    client.set_tenant("lab", {"tier": "scavenger", "slots": 20, "classes": 50})
+    client.set_tenant("*", {"tier": "best_effort", "pending": 1000})
+    client.grant_tenant("hwqueue_tenants", "film", ["spawn", "operate"])
+    client.set_node_tenants(machines[46].node_id, ["film", "lab"])
+    client.create_queue("live", policy={"preempt": {"after": 0, "grace": 600}})
+    client.create_queue("batch", policy={"patience": 0, "earmarks": 0})
+    licensed: SpawnOptions = {"placement": _asks({"license": 1})}
+    for number in range(26):
+        client.spawn_lease("batch", "simulate", {"n": number}, tenant="lab", **licensed)
+    client.reap()
+    for machine in machines[:8]:
+        client.claim_task(["batch"], machine.node_id, machine.epoch, qty=2, claim_timeout=timedelta(hours=6))
+    for number in range(3):
+        client.spawn_lease("live", "render", {"n": number}, tenant="film", **licensed)
+        client.reap()
+    client.set_queue_policy("live", {"preempt": {"after": 3600, "grace": 600}})
+    client.spawn_lease("live", "render", {"n": 3}, tenant="film", **licensed)
 
 
 def troubles(client: Client, machines: Sequence[Machine]) -> None:

@@ -74,6 +74,7 @@ def busy(conn: psycopg.Connection[Any], clock: Clock) -> Api:
     api.rows("create_queue", queue="films")
     api.rows("create_limit", name="api", spec={"slots": 1})
     api.rows("create_queue", queue="gangs")
+    api.value("set_tenant", name="*", changes={"tier": "scavenger"})
     spec = {"name": "film", "queue": "films", "steps": [{"name": "a", "task": "t"}]}
     runs = [api.row("submit_spec", spec=spec)["run_id"] for _ in range(3)]
     api.rows("pause_workflow_run", run=runs[1])
@@ -157,6 +158,9 @@ def test_what_the_figures_say(busy: Api, collector: HwqueueCollector) -> None:
         (3.0, "hwqueue_planner_leases_total", {"verdict": "fetched"}),
         (1.0, "hwqueue_planner_resting_nodes", {}),
         (0.0, "hwqueue_limit_parked", {"limit": "api"}),
+        (2.0, "hwqueue_tier_leases", {"tier": "guaranteed", "state": "claimed"}),
+        (0.0, "hwqueue_tier_leases", {"tier": "scavenger", "state": "waiting"}),
+        (0.0, "hwqueue_preempted_claims", {"state": "overdue"}),
         (1.0, "hwqueue_up", {}),
         (0.0, "hwqueue_scrape_errors_total", {}),
     ]

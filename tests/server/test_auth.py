@@ -138,6 +138,8 @@ OF_ALL_TENANTS: dict[str, set[str]] = {
     "POST /limits/{limit:limit}/throttle": OPERATING,
     "GET /limits/{limit:limit}/lanes": LOOKING,
     "GET /tenants": LOOKING,
+    "GET /tenant-usage": LOOKING,
+    "GET /preemptions": LOOKING,
     "PATCH /tenants/{tenant:name}": {ADMIN},
     "DELETE /tenants/{tenant:name}": {ADMIN},
     "PUT /logins/{login}/tenants/{tenant:name}": {ADMIN},

@@ -139,6 +139,8 @@ CALLS: list[tuple[Any, ...]] = [
     ("list_events", "GET /events", {"since": WHEN, "until": WHEN, "before": 9}),
     ("set_tenant", "PATCH /tenants/{queue}", {"changes": {"tier": "scavenger"}}),
     ("list_tenants", "GET /tenants", {"after": "a", "limit": 5}),
+    ("tenant_usage", "GET /tenant-usage", {"tenant": "film", "limit": 5}, {"name": "film", "limit": 5}),
+    ("list_preemptions", "GET /preemptions", {"lease_id": "{lease}", "tenant": "film", "limit": 5}),
     (
         "grant_tenant",
         "PUT /logins/{login}/tenants/{queue}",

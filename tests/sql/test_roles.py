@@ -72,7 +72,8 @@ _GRANTS: dict[frozenset[str], str] = {
       tag_distribution placement_class_stats list_webhooks pause_webhook resume_webhook
       test_webhook list_deliveries redeliver claim_deliveries settle_delivery list_schedules
       schedule_history pause_schedule resume_schedule trigger_schedule backfill_schedule
-      list_limits limit_lanes list_tenants preview_preemption set_node_tenants
+      list_limits limit_lanes list_tenants preview_preemption set_node_tenants tenant_usage
+      list_preemptions
     """,
     ADMINS: """
       create_queue set_queue_policy drop_queue set_event_retention set_node_expiry create_token

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 from hwqueue import calls, types
 from hwqueue.client._json import plain
@@ -74,3 +75,30 @@ class Tenants(Part):
         SQL: list_tenants. Safe inside your transaction: yes.
         """
         return self._rows(calls.LIST_TENANTS, p_after=after, p_limit=limit, p_name=name)
+
+    def tenant_usage(self, *, name: str | None = None, limit: int = 100) -> list[types.TenantUsage]:
+        """What tenants use beside what they may, the busiest first; it reads all that waits and runs.
+
+        Args:
+            name: This one alone; `""`: the leases of none.
+            limit: 1 to 10,000.
+
+        Raises: BadArgument.
+        SQL: tenant_usage. Safe inside your transaction: yes.
+        """
+        return self._rows(calls.TENANT_USAGE, p_name=name, p_limit=limit)
+
+    def list_preemptions(
+        self, *, lease_id: UUID | str | None = None, tenant: str | None = None, limit: int = 100
+    ) -> list[types.PreemptedClaim]:
+        """Claims that were asked to stop for leases of earlier tiers, the newest first.
+
+        Args:
+            lease_id: Those of this lease.
+            tenant: Those of this tenant, and those for its leases.
+            limit: 1 to 10,000; of the last 10,000 claims that were asked for any reason.
+
+        Raises: BadArgument.
+        SQL: list_preemptions. Safe inside your transaction: yes.
+        """
+        return self._rows(calls.LIST_PREEMPTIONS, p_lease=lease_id, p_tenant=tenant, p_limit=limit)

@@ -16,6 +16,7 @@ from hwqueue.dashboard.pages import (
     runs,
     schedules,
     system,
+    tenants,
     try_it,
     workflows,
 )

@@ -18,7 +18,7 @@ MOST = 20
 
 @protected("/jump")
 async def jump(request: Request) -> Response:
-    """To the lease, run, gang, node or queue of that id or name; else to what is named like it."""
+    """To the lease, run, gang, node, queue or tenant of that id or name; else to what is named like it."""
     text = request.query_params.get("q", "").strip()
     source, links = reads(request), Links(request)
     names = await source.node_names()
@@ -37,6 +37,10 @@ async def jump(request: Request) -> Response:
         return RedirectResponse(links("nodes", text if text in nodes else nodes[0]), 303)
     if text in found or (len(found) == 1 and not nodes):
         return RedirectResponse(links("queues", text if text in found else found[0]), 303)
+    known = (row.tenant for row in (await source.tenants()).value if row.tenant and text)
+    tenants = [name for name in known if text.lower() in name.lower()]
+    if text in tenants or (len(tenants) == 1 and not nodes and not found):
+        return RedirectResponse(links("tenants", text if text in tenants else tenants[0]), 303)
     return page(
         request,
         "jump.html",
@@ -45,4 +49,5 @@ async def jump(request: Request) -> Response:
         text=text[:200],
         nodes=sorted(nodes)[:MOST] if text else [],
         queues=sorted(found)[:MOST] if text else [],
+        tenants=sorted(tenants)[:MOST],
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hwqueue.dashboard.auth import protected
+from hwqueue.dashboard.auth import protected, viewer
 from hwqueue.dashboard.by_filter import offered, wanted_of
+from hwqueue.dashboard.cache import Cached
 from hwqueue.dashboard.charts import life
 from hwqueue.dashboard.ids import as_id, uuid_or_none
 from hwqueue.dashboard.pages.asked import Listing
@@ -52,6 +54,7 @@ async def lease(request: Request) -> Response:
     names = await source.node_names()
     found = await source.lease(lease_id)
     saved = await source.lease_checkpoints(lease_id, limit=SHOWN_LINES)
+    stops = await source.preemptions(lease_id=lease_id, limit=1) if found.stop_reason == "preempted" else []
     now = datetime.now(UTC)
     return page(
         request,
@@ -62,6 +65,7 @@ async def lease(request: Request) -> Response:
         names=names.value,
         lines=await source.lease_logs(lease_id, last=True, limit=SHOWN_LINES),
         saved=saved,
+        stop=next((each for each in stops if found.claimed_at and each.at >= found.claimed_at), None),
         wait=next((one for one in saved if one.is_suspended), None),
         events=await source.events(lease_id=lease_id, limit=50),
         now=now,
@@ -72,5 +76,22 @@ async def lease(request: Request) -> Response:
 async def why(request: Request) -> Response:
     """Why a lease is pending: loaded after its page, since it looks at the whole fleet."""
     lease_id = as_id("lease", request.path_params["lease"])
-    cached = await reads(request).explain_lease(lease_id)
-    return page(request, "lease_why.html", "Why", read=[cached], live=0, why=cached.value, **why_context())
+    source = reads(request)
+    cached = await source.explain_lease(lease_id)
+    read: list[Cached[Any]] = [cached]
+    preemption = None
+    if viewer(request).may_act and cached.value.state == "pending":
+        policy = (await source.queue(cached.value.queue)).policy.get("preempt") or {}
+        if policy.get("enabled"):
+            read.append(preview := await source.preemption(lease_id))
+            preemption = preview.value
+    return page(
+        request,
+        "lease_why.html",
+        "Why",
+        read=read,
+        live=0,
+        why=cached.value,
+        preemption=preemption,
+        **why_context(),
+    )

@@ -7,7 +7,7 @@ from typing import Literal
 
 from hwqueue.server.models.base import Answer, Object, Request, example
 from hwqueue.server.models.derived import list_of
-from hwqueue.types import Tenant
+from hwqueue.types import PreemptedClaim, Tenant, TenantUsage
 
 
 class SetTenant(Request):
@@ -51,4 +51,8 @@ class TenantLogin(Answer):
 
 TenantPage = list_of(
     Tenant, pages=True, name="TenantPage", doc="Tenants that have a row or a login, by name."
+)
+TenantsInUse = list_of(TenantUsage, name="TenantsInUse", doc="What tenants use, the busiest first.")
+PreemptedClaims = list_of(
+    PreemptedClaim, name="PreemptedClaims", doc="Claims that were asked to stop for others, the newest first."
 )

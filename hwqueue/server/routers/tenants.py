@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Query
 
 from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.models import tenants as models
-from hwqueue.server.models.base import Tenant
+from hwqueue.server.models.base import Id, Tenant
 from hwqueue.server.pagination import Paged
 from hwqueue.server.routers.shared import Admin, Reader
 
@@ -28,6 +28,29 @@ async def list_tenants(
     async with caller.read() as client:
         found = await client.list_tenants(after=after, limit=limit + 1)
     return page.of(found, limit, lambda row: row.name, name="after")
+
+
+@router.get("/tenant-usage", response_model=models.TenantsInUse)
+async def tenant_usage(
+    caller: Reader,
+    tenant: Annotated[Tenant | None, Query(description="This one alone.")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> Any:
+    """What tenants use beside what they may, the busiest first."""
+    async with caller.read() as client:
+        return {"items": await client.tenant_usage(name=tenant, limit=limit)}
+
+
+@router.get("/preemptions", response_model=models.PreemptedClaims)
+async def list_preemptions(
+    caller: Reader,
+    lease_id: Annotated[Id | None, Query(description="Whose claims were asked to stop.")] = None,
+    tenant: Annotated[Tenant | None, Query(description="On either side.")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> Any:
+    """Claims that were asked to stop for leases of earlier tiers, the newest first."""
+    async with caller.read() as client:
+        return {"items": await client.list_preemptions(lease_id=lease_id, tenant=tenant, limit=limit)}
 
 
 @router.put("/logins/{login}/tenants/{tenant:name}")
