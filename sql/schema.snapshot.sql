@@ -3458,6 +3458,13 @@ CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_node uuid D
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.list_preemptions(p_lease uuid DEFAULT NULL::uuid, p_tenant text DEFAULT NULL::text, p_limit integer DEFAULT 100) RETURNS TABLE(at timestamp with time zone, stop_by timestamp with time zone, node_id uuid, lease_id uuid, tenant text, tier text, for_lease uuid, for_tenant text, for_tier text)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off';
+
 CREATE FUNCTION hwqueue.list_queues() RETURNS TABLE(queue text, paused boolean, pending bigint, scheduled bigint, claimed bigint, policy jsonb)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -3853,7 +3860,7 @@ CREATE FUNCTION hwqueue.node_suits(p_class_id bigint, p_node hwqueue.node, p_now
 CREATE FUNCTION hwqueue.node_taints(p_node hwqueue.node) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.node_usage(p_state text DEFAULT NULL::text, p_limit integer DEFAULT NULL::integer, p_after text DEFAULT NULL::text) RETURNS TABLE(node_id uuid, node_name text, rack bigint, state text, live boolean, seen_at timestamp with time zone, claims bigint, slots integer, cpu_milli bigint, cpu_used bigint, memory_mib bigint, memory_used bigint, gpus integer, gpus_free integer, gpu_milli_used bigint, cores integer, cores_free integer, custom jsonb, custom_used jsonb, profile_id bigint)
+CREATE FUNCTION hwqueue.node_usage(p_state text DEFAULT NULL::text, p_limit integer DEFAULT NULL::integer, p_after text DEFAULT NULL::text) RETURNS TABLE(node_id uuid, node_name text, rack bigint, state text, live boolean, seen_at timestamp with time zone, claims bigint, slots integer, cpu_milli bigint, cpu_used bigint, memory_mib bigint, memory_used bigint, gpus integer, gpus_free integer, gpu_milli_used bigint, cores integer, cores_free integer, custom jsonb, custom_used jsonb, profile_id bigint, tenants text[])
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET max_parallel_workers_per_gather TO '0'
@@ -5359,6 +5366,16 @@ CREATE FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid) RETURNS bi
 CREATE FUNCTION hwqueue.team_words(p_lease uuid, p_team uuid, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.tenant_counts(p_since timestamp with time zone) RETURNS TABLE(tenant text, tier text, spec jsonb, pending bigint, parked bigint, running bigint, classes bigint, started bigint)
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.tenant_usage(p_name text DEFAULT NULL::text, p_limit integer DEFAULT 100) RETURNS TABLE(tenant text, tier text, spec jsonb, pending bigint, parked bigint, running bigint, classes bigint, started bigint, since timestamp with time zone, share double precision, due double precision)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET max_parallel_workers_per_gather TO '0'
+    SET jit TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan';
+
 CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -5401,6 +5418,12 @@ CREATE FUNCTION hwqueue.throttle_limit(p_name text, p_key text DEFAULT NULL::tex
 CREATE FUNCTION hwqueue.throughput(p_queue text DEFAULT NULL::text, p_minutes integer DEFAULT 60) RETURNS TABLE(minute timestamp with time zone, claims bigint, completed bigint, failed bigint, cancelled bigint, retried bigint, expired bigint, wait_p50 double precision, wait_p95 double precision, run_p50 double precision, run_p95 double precision)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.tier_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.tier_name(p_tier integer) RETURNS text
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_age integer DEFAULT 2147483647) RETURNS timestamp with time zone
     LANGUAGE plpgsql;
@@ -6277,8 +6300,9 @@ CREATE VIEW hwqueue.node_usage AS
     cores_free,
     custom,
     custom_used,
-    profile_id
-   FROM hwqueue.node_usage() u(node_id, node_name, rack, state, live, seen_at, claims, slots, cpu_milli, cpu_used, memory_mib, memory_used, gpus, gpus_free, gpu_milli_used, cores, cores_free, custom, custom_used, profile_id);
+    profile_id,
+    tenants
+   FROM hwqueue.node_usage() u(node_id, node_name, rack, state, live, seen_at, claims, slots, cpu_milli, cpu_used, memory_mib, memory_used, gpus, gpus_free, gpu_milli_used, cores, cores_free, custom, custom_used, profile_id, tenants);
 
 CREATE VIEW hwqueue.pending_contended AS
  SELECT class_id,
@@ -8916,6 +8940,10 @@ REVOKE ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_node uuid, p_after text
 GRANT ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_node uuid, p_after text, p_limit integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_node uuid, p_after text, p_limit integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.list_preemptions(p_lease uuid, p_tenant text, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_preemptions(p_lease uuid, p_tenant text, p_limit integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_preemptions(p_lease uuid, p_tenant text, p_limit integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.list_queues() FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_queues() TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.list_queues() TO hwqueue_admin;
@@ -10079,6 +10107,12 @@ REVOKE ALL ON FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid) FRO
 
 REVOKE ALL ON FUNCTION hwqueue.team_words(p_lease uuid, p_team uuid, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.tenant_counts(p_since timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.tenant_usage(p_name text, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.tenant_usage(p_name text, p_limit integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.tenant_usage(p_name text, p_limit integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_domain(p_spec jsonb) FROM PUBLIC;
@@ -10111,6 +10145,10 @@ GRANT ALL ON FUNCTION hwqueue.throttle_limit(p_name text, p_key text, p_until ti
 REVOKE ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.tier_metrics(p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.tier_name(p_tier integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_age integer) FROM PUBLIC;
 

@@ -424,17 +424,17 @@ def tenants(client: Client, machines: Sequence[Machine]) -> None:
     client.set_node_tenants(machines[46].node_id, ["film", "lab"])
     client.create_queue("live", policy={"preempt": {"after": 0, "grace": 600}})
     client.create_queue("batch", policy={"patience": 0, "earmarks": 0})
-    licensed: SpawnOptions = {"placement": _asks({"license": 1})}
+    licensed = _asks({"license": 1})
     for number in range(26):
-        client.spawn_lease("batch", "simulate", {"n": number}, tenant="lab", **licensed)
+        client.spawn_lease("batch", "simulate", {"n": number}, tenant="lab", placement=licensed)
     client.reap()
     for machine in machines[:8]:
         client.claim_task(["batch"], machine.node_id, machine.epoch, qty=2, claim_timeout=timedelta(hours=6))
     for number in range(3):
-        client.spawn_lease("live", "render", {"n": number}, tenant="film", **licensed)
+        client.spawn_lease("live", "render", {"n": number}, tenant="film", placement=licensed)
         client.reap()
     client.set_queue_policy("live", {"preempt": {"after": 3600, "grace": 600}})
-    client.spawn_lease("live", "render", {"n": 3}, tenant="film", **licensed)
+    client.spawn_lease("live", "render", {"n": 3}, tenant="film", placement=licensed)
 
 
 def troubles(client: Client, machines: Sequence[Machine]) -> None:

@@ -91,7 +91,9 @@ def test_who_was_preempted_for_whom(api: Api) -> None:
     found = api.rows("list_preemptions")
     assert [row["for_lease"] for row in found] == for_whom[::-1]
     assert {row["lease_id"] for row in found} == {*victims}
-    whose = {(row["node_id"], row["tenant"], row["tier"], row["for_tenant"], row["for_tier"]) for row in found}
+    whose = {
+        (row["node_id"], row["tenant"], row["tier"], row["for_tenant"], row["for_tier"]) for row in found
+    }
     assert whose == {(node.node_id, "lab", "scavenger", "film", "guaranteed")}
     assert found[0]["stop_by"] - found[0]["at"] == timedelta(seconds=30)
     assert api.rows("list_preemptions", tenant="lab") == api.rows("list_preemptions", tenant="film") == found
