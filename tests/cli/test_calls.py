@@ -98,7 +98,7 @@ tenant show film
 tenant usage --limit 5
   tenant_usage {"limit": 5}
 tenant preemptions --tenant film --lease {lease} --limit 5
-  list_preemptions {"lease_id": "{lease}", "tenant": "film", "limit": 5}
+  list_preemptions {"tenant": "film", "limit": 5}
 tenant grant {login} film --right spawn --right operate
   grant_tenant {"tenant": "film", "rights": ["spawn", "operate"]}
 tenant revoke {login} film
