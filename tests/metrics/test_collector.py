@@ -158,7 +158,7 @@ def test_what_the_figures_say(busy: Api, collector: HwqueueCollector) -> None:
         (3.0, "hwqueue_planner_leases_total", {"verdict": "fetched"}),
         (1.0, "hwqueue_planner_resting_nodes", {}),
         (0.0, "hwqueue_limit_parked", {"limit": "api"}),
-        (2.0, "hwqueue_tier_leases", {"tier": "guaranteed", "state": "claimed"}),
+        (3.0, "hwqueue_tier_leases", {"tier": "guaranteed", "state": "claimed"}),
         (0.0, "hwqueue_tier_leases", {"tier": "scavenger", "state": "waiting"}),
         (0.0, "hwqueue_preempted_claims", {"state": "overdue"}),
         (1.0, "hwqueue_up", {}),
