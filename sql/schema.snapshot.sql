@@ -3458,7 +3458,7 @@ CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_node uuid D
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.list_preemptions(p_lease uuid DEFAULT NULL::uuid, p_tenant text DEFAULT NULL::text, p_limit integer DEFAULT 100) RETURNS TABLE(at timestamp with time zone, stop_by timestamp with time zone, node_id uuid, lease_id uuid, tenant text, tier text, for_lease uuid, for_tenant text, for_tier text)
+CREATE FUNCTION hwqueue.list_preemptions(p_lease uuid DEFAULT NULL::uuid, p_tenant text DEFAULT NULL::text, p_limit integer DEFAULT 100) RETURNS TABLE(at timestamp with time zone, stop_by timestamp with time zone, node_id uuid, lease_id uuid, tenant text, tier text, for_lease uuid, for_gang uuid, for_tenant text, for_tier text)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_hashjoin TO 'off'

@@ -167,4 +167,4 @@ _usage = row_of(
     share=lambda one: None if one.share is None else percent(one.share, 1),
     due=lambda one: None if one.due is None else percent(one.due, 1),
 )
-_preempted = row_of(PreemptedClaim, "lease_id tenant tier for_lease for_tenant for_tier at stop_by")
+_preempted = row_of(PreemptedClaim, "lease_id tenant tier for_lease for_gang for_tenant for_tier at stop_by")

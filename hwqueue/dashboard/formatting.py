@@ -36,6 +36,7 @@ STATES: Mapping[str, tuple[str, str]] = {
     "expired": ("cross", "s-failed"),
     "superseded": ("cross", "s-failed"),
     "preempted": ("cross", "s-failed"),
+    "tier_preempted": ("cross", "s-failed"),
     "running": ("play", "s-claimed"),
     "waiting": ("dots", "s-waiting"),
     "skipped": ("skip", "s-cancelled"),

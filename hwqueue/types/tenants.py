@@ -63,11 +63,11 @@ class TenantUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptedClaim:
-    """A claim that was asked to stop for a lease of an earlier tier.
+    """A claim that was asked to stop for a lease or a gang of an earlier tier.
 
     Attributes:
         lease_id, tenant, tier: Whose claim it was; None: the lease is gone.
-        for_lease, for_tenant, for_tier: For whom.
+        for_lease, for_gang, for_tenant, for_tier: For whom: a single lease or a gang.
     """
 
     at: datetime
@@ -76,6 +76,7 @@ class PreemptedClaim:
     lease_id: UUID
     tenant: str | None
     tier: Tier | None
-    for_lease: UUID
+    for_lease: UUID | None
+    for_gang: UUID | None
     for_tenant: str | None
     for_tier: Tier | None

@@ -179,25 +179,29 @@ as $$
 $$;
 
 -- Returns which claims were asked to stop for leases of earlier tiers, the newest first, of one lease or one
--- tenant on either side, of the last 10,000 that were asked for any reason. Nulls: the lease is gone.
+-- tenant on either side, of the last 10,000 that were asked for any reason. Nulls: the lease or gang is gone.
 -- Raises: QHA01, QHA03.
 create or replace function hwqueue.list_preemptions(p_lease uuid default null, p_tenant text default null,
   p_limit int default 100)
 returns table (at timestamptz, stop_by timestamptz, node_id uuid, lease_id uuid, tenant text, tier text,
-  for_lease uuid, for_tenant text, for_tier text)
+  for_lease uuid, for_gang uuid, for_tenant text, for_tier text)
 language sql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off  -- leases by key
 as $$
   select hwqueue.require_all_tenants(), hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for fewer');
   select e.at, (e.detail ->> 'stop_by')::timestamptz, e.node_id, e.lease_id, c.tenant,
-         hwqueue.tier_name(l.tier), (e.detail ->> 'lease_id')::uuid, k.tenant, hwqueue.tier_name(f.tier)
+         hwqueue.tier_name(l.tier), w.lease_id, w.gang_id, coalesce(k.tenant, g.tenant),
+         hwqueue.tier_name(coalesce(f.tier, g.tier))
   from hwqueue.event_page(null, null, 'claim_stop_requested', jsonb_populate_record(null::hwqueue.event,
     jsonb_build_object('lease_id', p_lease)), null, null, 10000) e
   left join hwqueue.lease l on l.lease_id = e.lease_id
   left join hwqueue.placement_class c on c.class_id = l.class_id
-  left join hwqueue.lease f on f.lease_id = (e.detail ->> 'lease_id')::uuid
+  cross join lateral (
+    select (e.detail ->> 'lease_id')::uuid as lease_id, (e.detail ->> 'gang_id')::uuid as gang_id) w
+  left join hwqueue.lease f on f.lease_id = w.lease_id
   left join hwqueue.placement_class k on k.class_id = f.class_id
-  where e.detail ->> 'reason' = 'preempted' and e.detail ? 'lease_id'
-    and (p_tenant is null or p_tenant in (c.tenant, k.tenant))
+  left join hwqueue.gang g on g.gang_id = w.gang_id
+  where e.detail ->> 'reason' = 'tier_preempted'
+    and (p_tenant is null or p_tenant in (c.tenant, k.tenant, g.tenant))
   order by e.event_id desc limit p_limit
 $$;

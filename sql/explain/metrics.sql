@@ -212,8 +212,7 @@ as $$
   select 'hwqueue_preempted_claims', jsonb_build_object('state', s.state),
          count(*) filter (where (c.stop_by <= p_now) = (s.state = 'overdue'))
   from unnest(array['asked', 'overdue']) s(state)
-  left join (hwqueue.replacement r
-    join hwqueue.claim c on c.lease_id = any (r.victims) and c.stop_reason = 'preempted') on true
+  left join hwqueue.claim c on c.stop_requested_at is not null and c.stop_reason = 'tier_preempted'
   group by s.state
 $$;
 

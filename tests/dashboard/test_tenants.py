@@ -36,7 +36,7 @@ def preempted(sql: Client) -> tuple[str, str, str]:
     victim = granted(sql, "batch", custom={"license": 1}).lease_id
     first = sql.spawn_lease("live", "render", tenant="film", **ONE).lease_id
     sql.reap()
-    assert sql.get_lease(victim).stop_reason == "preempted"
+    assert sql.get_lease(victim).stop_reason == "tier_preempted"
     waits = sql.spawn_lease("live", "other", tenant="film", **ONE).lease_id
     return str(victim), str(first), str(waits)
 

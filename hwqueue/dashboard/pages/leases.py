@@ -54,7 +54,8 @@ async def lease(request: Request) -> Response:
     names = await source.node_names()
     found = await source.lease(lease_id)
     saved = await source.lease_checkpoints(lease_id, limit=SHOWN_LINES)
-    stops = await source.preemptions(lease_id=lease_id, limit=1) if found.stop_reason == "preempted" else []
+    is_preempted = found.stop_reason == "tier_preempted"
+    stops = await source.preemptions(lease_id=lease_id, limit=1) if is_preempted else []
     now = datetime.now(UTC)
     return page(
         request,
