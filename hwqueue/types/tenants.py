@@ -44,7 +44,7 @@ class TenantUsage:
         started: Claims that began after `since`: an hour ago, or where much ended later than that; of
             leases that are kept.
         share: Of what started of its tier; None: nothing did.
-        due: What its weight gives it among the tenants of the tier that started some or wait; None:
+        due: Its weight as a part of those of the tenants of the tier that started some or wait; None:
             there is none.
     """
 

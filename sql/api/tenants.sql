@@ -150,7 +150,7 @@ $$;
 -- Returns what tenants use, the busiest first; tenant '': leases of none. spec: what binds it, its own row or
 -- that of '*'. pending: what waits, parked: of that what waits for a slot. started: claims that began in the
 -- last hour, or, where more ended, in the minutes that have the last 20,000 of them; of leases that are kept.
--- share: of what started of its tier; due: what its weight gives it among the tenants of the tier that
+-- share: of what started of its tier; due: its weight as a part of those of the tenants of its tier that
 -- started some or wait. It reads all that waits and runs.
 -- Raises: QHA01, QHA03.
 create or replace function hwqueue.tenant_usage(p_name text default null, p_limit int default 100)

@@ -195,15 +195,16 @@ begin
         where c.lease_id = any (v_asked)) n;
   for v_claim in
     select c.* from hwqueue.claim c
-    join hwqueue.node_state s on s.node_id = c.node_id
+    join hwqueue.node_state s on s.node_id = c.node_id join hwqueue.queue q on q.queue_id = c.queue_id
     where c.stop_requested_at is not null and (c.stop_reason = 'run_time_exceeded' and c.stop_by <= p_now
-      or c.stop_reason = 'tier_preempted' and c.stop_by + c.claim_timeout <= p_now)
+      or c.stop_reason in ('tier_preempted', 'cancelled')  -- its tenant chooses the one, operators the other
+        and c.stop_by + least(c.claim_timeout, q.claim_timeout) <= p_now)
     limit p_limit - v_stopped for no key update of s skip locked for update of c skip locked
   loop
-    if v_claim.stop_reason = 'tier_preempted' then
-      perform hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock());
-    else
+    if v_claim.stop_reason = 'run_time_exceeded' then
       perform hwqueue.end_overrun(v_claim, hwqueue.clock());
+    else
+      perform hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock());
     end if;
     v_stopped := v_stopped + 1;
   end loop;

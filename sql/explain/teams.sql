@@ -32,7 +32,7 @@ as $$ begin return
         then format('held back: lease %s takes its place once it is claimed', r.lease_id)
       when r.old_lease is null and r.state = 'stopping' then coalesce(hwqueue.leaving_words(array(
           select c.node_id from hwqueue.claim c where c.lease_id = r.lease_id), p_now),
-        'leases of later tiers were asked to stop for it, and have gone')
+        'leases of later tiers were asked to stop for it')
       else format('waits for the place of %s: ', coalesce('lease ' || r.old_lease,
           'a lease of service ' || r.service_id)) || coalesce(hwqueue.postponed_words(r.lease_id), case
         when r.state = 'stopping' then 'that one is asked to stop'
@@ -46,14 +46,15 @@ as $$ begin return
     order by (r.lease_id = p_lease)::int limit 1));
 end $$;
 
--- Says which claims of nodes a preemption has asked to stop. Null: none.
+-- Says which claims of nodes a preemption has asked to stop. Null: none, or the caller is of one tenant.
 create or replace function hwqueue.leaving_words(p_nodes uuid[], p_now timestamptz) returns text
 language plpgsql stable
 as $$ begin return (
   select format('%s in %s at the latest', hwqueue.count_words(count(*)::int,
       'lease of a later tier is asked to stop, and goes', 'leases of later tiers are asked to stop, and go'),
-    hwqueue.span_words(max(c.stop_by + c.claim_timeout) - p_now))
-  from hwqueue.claim c where c.lease_id = any (hwqueue.leaving_claims(p_nodes))
+    hwqueue.span_words(max(c.stop_by + least(c.claim_timeout, q.claim_timeout)) - p_now))
+  from hwqueue.claim c join hwqueue.queue q on q.queue_id = c.queue_id
+  where c.lease_id = any (hwqueue.leaving_claims(p_nodes)) and hwqueue.my_tenants() is null
   having count(*) > 0
 ); end $$;
 

@@ -115,7 +115,8 @@ begin
       then 'node_changed'
     when bool_or(c.stop_requested_at <= p_now or l.deadline <= p_now) then 'gang_incomplete'
     when bool_and(c.claimed_at + (q.tuning).earmark_time <= p_now)
-      and (hwqueue.earmark_start(p_gang, p_now) >= p_now) is not true then 'kept_too_long' end
+      and (hwqueue.earmark_start(p_gang, p_now) >= p_now) is not true
+      and hwqueue.leaving_claims(array_agg(c.node_id)) = '{}' then 'kept_too_long' end
   into v_leases, v_fault
   from hwqueue.claim c
   join hwqueue.lease l on l.lease_id = c.lease_id join hwqueue.queue q on q.queue_id = c.queue_id

@@ -149,12 +149,13 @@ begin
 end
 $$;
 
--- The claims of nodes that go because a preemption has asked them.
+-- The claims of nodes that go because a preemption has asked them, or because they were cancelled since.
 create or replace function hwqueue.leaving_claims(p_nodes uuid[]) returns uuid[]
 language plpgsql stable
 as $$ begin return array(
   select c.lease_id from hwqueue.claim c
-  where c.node_id = any (p_nodes) and c.stop_reason = 'tier_preempted');
+  where c.node_id = any (p_nodes) and c.stop_by is not null
+    and c.stop_reason in ('tier_preempted', 'cancelled'));
 end $$;
 
 -- Books room for a lease that waits, and asks those that use it to stop. Returns null when it has, else why
@@ -229,6 +230,7 @@ as $$
 declare
   v_policy jsonb := (
     select q.preempt from hwqueue.queue q where q.queue_id = p_gang.queue_id);
+  v_nodes uuid[];
   v_leaving uuid[];
   v_able uuid[];
   v_stops uuid[];
@@ -242,25 +244,30 @@ begin
     return;
   end if;
   p_gang.place := null;
-  with near as materialized (  -- nodes where other leases run, in turn over the tries
+  v_nodes := array(  -- where other leases run, in turn over the tries
     select n.node_id from hwqueue.node n
     where n.deregistered_at is null and n.cordoned_at is null and exists (
       select from hwqueue.claim c where c.node_id = n.node_id and c.is_reserved is null)
-    order by hashtextextended(n.node_id::text, p_gang.tries) limit greatest(64, 4 * p_gang.size)
-  )
-  select hwqueue.leaving_claims(array_agg(n.node_id)),
-         hwqueue.stoppable_claims(array_agg(n.node_id), p_gang.tier, p_now)
-  into v_leaving, v_able from near n;
+    order by hashtextextended(n.node_id::text, p_gang.tries) limit greatest(64, 4 * p_gang.size));
+  v_leaving := hwqueue.leaving_claims(v_nodes);
   begin
     perform hwqueue.stop_members(p_gang, p_now);
-    begin
-      if hwqueue.assemble_gang(p_gang, null, true, p_now, v_able || v_leaving) is null then
-        v_stops := hwqueue.gang_victims(p_gang, v_able, v_leaving);
-      end if;
-      perform hwqueue.abort_subtransaction();
-    exception when sqlstate 'HWX01' then  -- only who is needed is known
-    end;
-    if cardinality(v_stops) between 1 and p_gang.size * (v_policy -> 'most')::int is not true
+    if exists (select from hwqueue.claim c where c.lease_id = any (p_gang.members)) then
+      perform hwqueue.abort_subtransaction();  -- others hold a node of them
+    end if;
+    for v_tier in reverse 2 .. p_gang.tier loop  -- those that leave, the latest tier, all
+      v_able := hwqueue.stoppable_claims(v_nodes, v_tier::smallint, p_now);
+      continue when v_able || v_leaving = '{}';
+      begin
+        if hwqueue.assemble_gang(p_gang, null, true, p_now, v_able || v_leaving) is null then
+          v_stops := hwqueue.gang_victims(p_gang, v_able, v_leaving);
+        end if;
+        perform hwqueue.abort_subtransaction();
+      exception when sqlstate 'HWX01' then  -- only who is needed is known
+      end;
+      exit when v_stops is not null;
+    end loop;
+    if cardinality(v_stops) <= p_gang.size * (v_policy -> 'most')::int is not true
       or hwqueue.assemble_gang(p_gang, null, true, p_now, v_stops || v_leaving) is not null then
       perform hwqueue.abort_subtransaction();
     elsif hwqueue.gang_victims(p_gang, v_stops, v_leaving) is distinct from v_stops then

@@ -40,7 +40,8 @@ begin
   v_ends := v_row.state = 'stopping' and v_claim.is_reserved and (
     v_claim.stop_reason is not null or v_claim.is_earmark and exists (
       select from hwqueue.queue q
-      where q.queue_id = v_claim.queue_id and v_claim.claimed_at + (q.tuning).earmark_time <= p_now)
+      where q.queue_id = v_claim.queue_id and v_claim.claimed_at + (q.tuning).earmark_time <= p_now
+        and (v_row.old_lease is not null or hwqueue.leaving_claims(array[v_claim.node_id]) = '{}'))
     or v_row.old_lease is null and v_claim.is_earmark and (v_lease.deadline <= p_now or not exists (
       select from hwqueue.node n join hwqueue.node_state s on s.node_id = n.node_id  -- another one will do
       where n.node_id = v_claim.node_id and n.cordoned_at is null and hwqueue.is_live(n, s, p_now))));

@@ -56,10 +56,10 @@ def test_every_page_and_every_read_of_the_api_is_measured() -> None:
     asked = [urlsplit(path).path for path in PATHS]
     unread = [path for path in [*api, *pages] if not any(map(_pattern(path).fullmatch, asked))]
     assert unread == [
+        "/api/v1/nodes/{node_id}/wait",
         "/api/v1/leases/{lease_id}/logs/stream",
         "/api/v1/runs/{run_id}/stream",
         "/api/v1/events/stream",
-        "/api/v1/nodes/{node_id}/wait",
         "/events/stream",
     ]
 

@@ -3,56 +3,25 @@
 from collections.abc import Iterator
 from datetime import timedelta
 from random import Random
-from typing import Any
-from uuid import UUID
 
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
-from tests.calls import Row
-from tests.sql.api import Api, Node, token
-from tests.sql.gangs import GPU, Gang, clear, gpus, reap
-
-GUARANTEED, BEST_EFFORT, SCAVENGER = TIERS = ["guaranteed", "best_effort", "scavenger"]
-PREEMPT = {"after": 0, "grace": 30}
+from tests.sql.api import Api, token
+from tests.sql.gangs import GPU, Gang, gpus, reap
+from tests.sql.tiers import BEST_EFFORT, GUARANTEED, PREEMPT, SCAVENGER, asked, code, fill, fleet, of, release
 
 
 @pytest.fixture(autouse=True)
-def fleet(api: Api) -> Iterator[None]:
-    """A tenant of each tier, by its name, and no nodes but the test's; afterwards all invariants hold."""
-    clear(api)
-    for tier in TIERS:
-        api.value("set_tenant", name=tier, changes={"tier": tier})
-    yield
-    assert api.rows("verify_invariants") == []
-    for row in api.rows("list_queues"):
-        api.rows("drop_queue", queue=row["queue"], force=True)
+def _fleet(api: Api) -> Iterator[None]:
+    yield from fleet(api)
 
 
 @pytest.fixture
 def queue(api: Api) -> str:
     return api.queue(preempt=PREEMPT, retry={"kind": "none"})
-
-
-def fill(api: Api, node: Node, queue: str, *tenants: str, **options: Any) -> list[Row]:
-    """Leases of these tenants, one after the other, which run on the node; their claims."""
-    return [api.running(queue, node, tenant=tenant, **GPU, **options) for tenant in tenants]
-
-
-def asked(api: Api, *claims: Row) -> list[Row]:
-    """Those that preemption has asked to stop, in the order given."""
-    return [claim for claim in claims if api.lease(claim["lease_id"])["stop_reason"] == "tier_preempted"]
-
-
-def release(api: Api, *claims: Row) -> None:
-    for claim in claims:
-        api.rows("release_lease", **token(claim))
-
-
-def code(api: Api, lease: UUID) -> str:
-    return str(api.row("explain_lease", lease=lease)["code"])
 
 
 def test_the_room_is_booked_before_anyone_goes(api: Api, queue: str) -> None:
@@ -169,22 +138,29 @@ def test_only_an_earlier_tier_passes_the_earmark(api: Api, queue: str) -> None:
     assert api.state(urgent) == "pending"
 
 
-def test_who_goes_on_is_ended(api: Api, clock: Clock, queue: str) -> None:
-    """A claim timeout after its time, if its worker is alive; it has used no attempt."""
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_who_goes_on_is_ended(api: Api, clock: Clock, queue: str, is_cancelled: bool) -> None:
+    """A claim timeout of its queue after its time, if its worker is alive; it has used no attempt.
+
+    Its own timeout, which its tenant chooses, does not prolong that, nor does a cancellation.
+    """
+    api.rows("set_queue_policy", queue=queue, policy={"claim_timeout": 60})
     node = api.node(gpus=gpus(1), heartbeat_timeout=86_400)
-    [claim] = fill(api, node, queue, SCAVENGER, claim_timeout=60)
+    [claim] = fill(api, node, queue, SCAVENGER, claim_timeout=86_400)
     lease = api.spawn(queue, tenant=GUARANTEED, **GPU)
     reap(api)
+    if is_cancelled:
+        api.rows("cancel_lease", lease=claim["lease_id"])
     for _ in range(3):
         clock.advance(timedelta(seconds=29))
-        assert api.verdicts(node, claim) == ["preempted"]
+        assert api.verdicts(node, claim) == ["cancelled" if is_cancelled else "preempted"]
         reap(api)
     assert api.claimed(node, queue, qty=9) == []
     clock.advance(timedelta(seconds=4))
     reap(api)
-    assert api.verdicts(node, claim) == ["lost"]
+    assert api.verdicts(node, claim) == ["cancelled" if is_cancelled else "lost"]
     assert api.claimed(node, queue, qty=9) == [lease]
-    assert api.lease(claim["lease_id"])["attempt"] == 0
+    assert is_cancelled or api.lease(claim["lease_id"])["attempt"] == 0
 
 
 @pytest.mark.parametrize("gone", ["cordon", "silent", "cancelled", "completed", "deadline"])
@@ -466,96 +442,3 @@ def test_the_clock_is_set_back(api: Api, clock: Clock, queue: str, is_asked: boo
         clock.advance(timedelta(seconds=29))
         reap(api)
     assert api.verdicts(node, claim) == ["lost"]
-
-
-def of(tenant: str, gpu: int = 1) -> Row:
-    return {"tenant": tenant, "placement": {"resources": {"gpu": gpu}}}
-
-
-def test_a_gang_is_seated_where_later_tiers_run(api: Api, clock: Clock, queue: str) -> None:
-    """Not where as much would be free if nothing ran; all of its room is booked before anyone is asked."""
-    theirs = [api.node(gpus=gpus(3), heartbeat_timeout=86_400) for _ in range(3)]
-    ours = [api.node(gpus=gpus(3), heartbeat_timeout=86_400) for _ in range(2)]
-    for node in theirs:
-        fill(api, node, queue, *[GUARANTEED] * 3)
-    claims = {node.name: fill(api, node, queue, *[SCAVENGER] * 3) for node in ours}
-    ask = Gang(api, theirs + ours, 4, of(GUARANTEED), queue=queue)
-    reap(api)
-    assert (ask.now("state", "reason"), ask.on) == (("earmarked", "waits_for_preemption"), {*claims})
-    stopped = {name: asked(api, *runs) for name, runs in claims.items()}
-    assert sum(map(len, stopped.values())) == 4  # nobody in vain
-    assert code(api, ask.leases[0]) == "waits_for_preemption"
-    assert "4 leases of later tiers are asked to stop" in api.row("explain_gang", gang=ask.id)["headline"]
-    release(api, *(claim for runs in stopped.values() for claim in runs))
-    assert [api.claimed(node, queue, qty=9) for node in ours] == [[], []]
-    assert [claim["lease_id"] in ask.leases for claim in ask.run()] == [True] * 4
-    for node, (name, runs) in zip(ours, stopped.items(), strict=True):
-        assert node.name == name
-        assert all(api.state(claim["lease_id"]) == "pending" for claim in runs)
-
-
-def test_a_gang_that_is_earmarked_moves_once_others_can_stop(api: Api, clock: Clock, queue: str) -> None:
-    """It waited for its turn, for its policy and for one that has to go; else it keeps its room."""
-    api.rows("set_queue_policy", queue=queue, policy={"preempt": {"after": 20, "most": 1}})
-    first, second = (api.node(gpus=gpus(2), heartbeat_timeout=86_400) for _ in range(2))
-    fill(api, first, queue, GUARANTEED, claim_timeout=86_400)
-    wide = [
-        api.running(queue, node, claim_timeout=86_400, **of(SCAVENGER, size))
-        for node, size in ((first, 1), (second, 1), (second, 1))
-    ]
-    ask = Gang(api, [first, second], 2, of(GUARANTEED), queue=queue, together=["node"])
-    reap(api)
-    assert (ask.now("state", "reason"), asked(api, *wide)) == (("earmarked", None), [])
-    clock.advance(timedelta(seconds=21))
-    reap(api)
-    assert (ask.on, asked(api, *wide)) == ({second.name}, wide[1:])
-    narrow = api.queue(preempt={"after": 0, "most": 1})
-    api.complete(wide[0])
-    again = Gang(api, [first], 2, of(GUARANTEED), queue=narrow)
-    reap(api)
-    assert (again.state, asked(api, *wide)) == ("waiting", wide[1:])  # nobody there may be asked
-
-
-@pytest.mark.parametrize(("tier", "passes"), [(BEST_EFFORT, False), (GUARANTEED, True)])
-def test_only_an_earlier_tier_takes_the_room_of_a_gang(api: Api, queue: str, tier: str, passes: bool) -> None:
-    """Neither a gang of the same tier that comes before it, nor a lease of it."""
-    node = api.node(gpus=gpus(2))
-    claims = fill(api, node, queue, SCAVENGER, SCAVENGER)
-    ask = Gang(api, [node], 2, of(BEST_EFFORT), queue=queue)
-    reap(api)
-    assert asked(api, *claims) == claims
-    other = Gang(api, [node], 2, {**of(tier), "priority": 9}, queue=queue)
-    reap(api)
-    assert (ask.state, other.state) == (("waiting", "earmarked") if passes else ("earmarked", "waiting"))
-    if not passes:
-        api.spawn(queue, priority=9, **of(tier, 2))
-    release(api, *claims)
-    assert api.claim(node, queue) == []
-    reap(api)
-    got = {claim["lease_id"] for claim in api.claim(node, queue, qty=9)}
-    assert got == {*(other if passes else ask).leases}
-
-
-def test_gangs_of_an_earlier_tier_come_first(api: Api, queue: str) -> None:
-    """Whatever their priority, and they take back what is kept for a later one."""
-    node = api.node(gpus=gpus(2))
-    late = Gang(api, [node], 2, {**of(SCAVENGER), "priority": 9}, queue=queue)
-    early = Gang(api, [node], 2, of(GUARANTEED), queue=queue)
-    reap(api)
-    assert (late.state, early.state) == ("earmarked", "reserved")
-
-
-@pytest.mark.parametrize("away", [True, False])
-def test_terms_of_a_gang_are_judged_without_those_that_go(api: Api, queue: str, away: bool) -> None:
-    node = api.node(gpus=gpus(3), rack=1)
-    goes = fill(api, node, queue, SCAVENGER, SCAVENGER, labels={"app": "db"})
-    [stays] = fill(api, node, queue, GUARANTEED, labels={"app": "web" if away else "db"})
-    term = {"leases": {"labels": {"app": "db"}}, "domain": "node", "away": True}
-    member = of(GUARANTEED)
-    member["placement"] = {**member["placement"], "require": [term]}
-    ask = Gang(api, [node], 2, member, queue=queue)
-    api.settle_terms()
-    reap(api)
-    assert asked(api, *goes, stays) == (goes if away else [])
-    release(api, *asked(api, *goes))
-    assert len(ask.run()) == (2 if away else 0)

@@ -13,8 +13,8 @@ import pytest
 
 from tests.calls import Row
 from tests.sql.api import Api, Node, token
-from tests.sql.gangs import GPU, clear, gpus, reap
-from tests.sql.test_preemption import (
+from tests.sql.gangs import GPU, gpus, reap
+from tests.sql.tiers import (
     BEST_EFFORT,
     GUARANTEED,
     PREEMPT,
@@ -23,20 +23,14 @@ from tests.sql.test_preemption import (
     asked,
     code,
     fill,
+    fleet,
     release,
 )
 
 
 @pytest.fixture(autouse=True)
 def _fleet(api: Api) -> Iterator[None]:
-    """A tenant of each tier, by its name, and no nodes but the test's."""
-    clear(api)
-    for tier in TIERS:
-        api.value("set_tenant", name=tier, changes={"tier": tier})
-    yield
-    assert api.rows("verify_invariants") == []
-    for row in api.rows("list_queues"):
-        api.rows("drop_queue", queue=row["queue"], force=True)
+    yield from fleet(api)
 
 
 @pytest.fixture

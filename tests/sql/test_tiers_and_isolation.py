@@ -17,7 +17,7 @@ from tests.sql.explained import codes, explain
 from tests.sql.gangs import clear, reap
 from tests.sql.isolation_support import CPU, asking, devices, isolating
 from tests.sql.placed import verdict
-from tests.sql.test_preemption import BEST_EFFORT, GUARANTEED, PREEMPT, SCAVENGER, TIERS, asked
+from tests.sql.tiers import BEST_EFFORT, GUARANTEED, PREEMPT, SCAVENGER, TIERS, asked
 
 CLASSES = [None, "best_effort", *CPU]
 

@@ -103,7 +103,15 @@ def _waits_wrong(seen: Seen) -> list[str]:
 
 def _has_room(seen: Seen, lease: UUID, claims: list[Claim]) -> bool:
     placement = seen.facts[lease].placement
-    return any(seen.is_open(node) and fits(placement, place, claims) for node, place in seen.places.items())
+    in_vain = {  # it was not fetched there lately
+        UUID(row["node_id"])
+        for row in seen.rows["attempt"]
+        if row["lease_id"] == str(lease) and (row["error"] or {}).get("reason") == "claim_expired"
+    }
+    return any(
+        seen.is_open(node) and node not in in_vain and fits(placement, place, claims)
+        for node, place in seen.places.items()
+    )
 
 
 def _may_go(seen: Seen, claim: Claim, tier: int) -> bool:
