@@ -577,9 +577,8 @@ def test_a_workflow_of_another_tenant_is_missing(api: Api, function: str, argume
     assert "code='QHF01'" in theirs
     assert theirs.replace("theirs", "absent") == none
     assert "code=" not in unnamed
-    options = {"tenant": FILM}
     with only(api, FILM):
-        run = api.row("submit_workflow", workflow="theirs", options=options)["run_id"]
+        run = api.row("submit_workflow", workflow="theirs", options={"tenant": FILM})["run_id"]
         assert api.row("get_workflow_run", run=run)["tenant"] == FILM
 
 
