@@ -90,7 +90,7 @@ begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for the pages one after another'),
     hwqueue.check_range(p_most, 'p_most', 1, 1000000, 'leases of a class beyond its room change nothing');
   if p_part = 'classes' and p_after !~ '^[0-9]{1,18}$'
-    or p_part = 'gangs' and p_after !~ '^-?[0-9]{1,18} [0-9]{1,18}$' then
+    or p_part = 'gangs' and p_after !~ '^[0-9]{1,4} -?[0-9]{1,18} [0-9]{1,18}$' then
     perform hwqueue.refuse_field('QHA01', 'p_after', format('is of no page of %s', p_part),
       'pass what the last row of the page before says in next');
   end if;
