@@ -140,3 +140,41 @@ begin
   return null;
 end
 $$;
+
+-- Stops the members of a gang that have claims: reservations end at once, workers of running ones are told
+-- (verdict preempted), which uses up no attempt. What others hold, or is not reached in time, is left to a
+-- later tick.
+-- Locks: the caller holds the gang; node_state and claims, skip locked; as end_claim.
+create or replace function hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamptz) returns void
+language plpgsql volatile
+as $$
+declare
+  v_claim hwqueue.claim;
+  v_node_id uuid;
+  v_leases uuid[];
+begin
+  for v_node_id in
+    select distinct c.node_id from hwqueue.claim c
+    where c.lease_id = any (p_gang.members) order by c.node_id
+  loop
+    if not hwqueue.lock_free_node(v_node_id) or hwqueue.is_time_up() then
+      insert into hwqueue.team_change (team_id) values (p_gang.gang_id);
+      exit when hwqueue.is_time_up();
+      continue;
+    end if;
+    v_leases := '{}';
+    for v_claim in
+      select c.* from hwqueue.claim c
+      where c.lease_id = any (p_gang.members) and c.node_id = v_node_id
+      order by c.lease_id for update of c skip locked
+    loop
+      if v_claim.is_reserved then
+        perform hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock());
+      else
+        v_leases := v_leases || v_claim.lease_id;
+      end if;
+    end loop;
+    perform hwqueue.ask_to_stop(v_node_id, v_leases, null, 'its gang does not run as a whole', p_now);
+  end loop;
+end
+$$;
