@@ -350,6 +350,7 @@ _row = row_of(
     gpus_used=lambda node: _used(sum(gpu.milli_used for gpu in node.gpus) / 1000, len(node.gpus)),
     cpu_used=_share("cpu_milli"),
     memory_used=_share("memory_mib"),
+    tenants=lambda node: node.tenants or None,
     taints=lambda node: [_taint_text(each) for each in node.taints if not each.key.startswith("tenant:")],
 )
 _label_row = row_of(TagCount, "label value nodes live claims")
@@ -362,6 +363,7 @@ _usage_row = row_of(
     NodeUsage,
     "name=node_name rack state seen claims cpu_used memory_used gpus_used gpus_free cores_free tenants",
     seen=lambda node: age(node.seen_at, datetime.now(UTC)),
+    tenants=lambda node: node.tenants or None,
     cpu_used=lambda node: _used(node.cpu_used, node.cpu_milli),
     memory_used=lambda node: _used(node.memory_used, node.memory_mib),
     gpus_used=lambda node: _used(node.gpu_milli_used / 1000, node.gpus),

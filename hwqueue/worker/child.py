@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from hwqueue import logs
 from hwqueue.app import Cancelled, Task
@@ -248,11 +248,13 @@ def _refuse_other_middleware(task: Task[..., Any], job: Job, module: str) -> Non
 def _run_sync(task: Task[..., Any], job: Job, reports: _Reports) -> Outcome | None:
     cancelled = threading.Event()
 
-    def give_way(_number: int, _frame: FrameType | None) -> NoReturn:
-        cancelled.set()
-        raise Cancelled
+    def give_way(_number: int, _frame: FrameType | None) -> None:
+        if not cancelled.is_set():
+            cancelled.set()
+            raise Cancelled
 
     signal.signal(signal.SIGTERM, give_way)
+    _repeat_until(cancelled)
     context = LeaseContext(
         claim=job.claim,
         gang=job.gang,
@@ -262,6 +264,26 @@ def _run_sync(task: Task[..., Any], job: Job, reports: _Reports) -> Outcome | No
         tell_line=numbered(reports.tell_line),
     )
     return handle(task, context)
+
+
+def _repeat_until(seen: threading.Event) -> None:
+    """Send SIGTERM to this thread again, once it has come, until Python's handler has run.
+
+    Python runs that between two instructions of the main thread. A signal that came just before a
+    call that waits, or to another thread, would not end the call.
+    """
+    main = threading.get_ident()
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+
+    def repeat() -> None:
+        while os.read(woken, 1)[0] != signal.SIGTERM:
+            pass
+        while not seen.wait(0.05):
+            signal.pthread_kill(main, signal.SIGTERM)
+
+    threading.Thread(target=repeat, daemon=True).start()
 
 
 def _run_async(task: Task[..., Any], job: Job, reports: _Reports) -> Outcome | None:

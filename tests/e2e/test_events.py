@@ -99,7 +99,7 @@ def test_following_over_a_lost_connection(dsn: str, conn: psycopg.Connection, pr
             client.create_queue("q3")
         assert next_queue(process) == "q3"
         process.send_signal(signal.SIGINT)
-        rest, complaints = process.communicate(timeout=20)
+        rest, complaints = process.communicate(timeout=120)
     assert (process.returncode, rest) == (0, "")
     assert "Traceback" not in complaints
     assert "Aborted" not in complaints
@@ -113,7 +113,7 @@ def test_a_reader_that_goes_ends_it(dsn: str, conn: psycopg.Connection) -> None:
         next_queue(process)
         assert process.stdout is not None
         process.stdout.close()
-        assert process.wait(timeout=20) in (0, 1)
+        assert process.wait(timeout=120) in (0, 1)
         assert process.stderr is not None
         assert "Traceback" not in process.stderr.read()
 

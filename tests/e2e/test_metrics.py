@@ -65,19 +65,19 @@ def test_who_has_no_token_reads_nothing(filled: str, tmp_path: Path) -> None:
     with serving(filled, f"--token-file={file}") as (_, address):
         for header in ({}, {"Authorization": "Bearer another"}, {"Authorization": "Bearer é"}):
             with pytest.raises(HTTPError) as refused:
-                urllib.request.urlopen(urllib.request.Request(address, headers=header), timeout=20)
+                urllib.request.urlopen(urllib.request.Request(address, headers=header), timeout=120)
             with refused.value as answer:
                 assert (answer.code, b"--token-file" in answer.read()) == (401, True)
         given = {"Authorization": "Bearer a secret of some length"}
         asked = urllib.request.Request(address, headers=given)
-        with urllib.request.urlopen(asked, timeout=20) as answer:
+        with urllib.request.urlopen(asked, timeout=120) as answer:
             assert "hwqueue_up 1.0" in answer.read().decode().splitlines()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_with_success(filled: str, number: signal.Signals) -> None:
     with serving(filled) as (process, address):
-        with urllib.request.urlopen(address, timeout=20) as answer:
+        with urllib.request.urlopen(address, timeout=120) as answer:
             assert 'hwqueue_oldest_pending_seconds{queue="renders"}' in answer.read().decode()
         process.send_signal(number)
         assert process.wait(BOUND_SECONDS) == 0

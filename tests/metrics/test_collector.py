@@ -323,7 +323,7 @@ def test_scrapes_at_once_share_an_answer(monkeypatch: pytest.MonkeyPatch) -> Non
     with ThreadPoolExecutor(10) as pool:
         scrapes = [pool.submit(scrape, collector) for _ in range(10)]
         for _ in scrapes:
-            assert turn.asked.acquire(timeout=20)
+            assert turn.asked.acquire(timeout=120)
         go_on.set()
         answers = [one.result(20) for one in scrapes]
     assert len(reads) == 2

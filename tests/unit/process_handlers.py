@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,14 @@ def wait(params: dict[str, str]) -> None:
     except Cancelled:
         Path(params["stopped"]).touch()
         raise
+
+
+@app.task("wait-in-a-call", process=True)
+def wait_in_a_call(params: dict[str, str]) -> None:
+    """Wait in a call that does not see the signal: another thread got it."""
+
+    threading.Timer(0.5, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM)).start()
+    wait.handler(params)
 
 
 @app.task("wait-async", process=True)

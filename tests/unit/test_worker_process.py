@@ -17,7 +17,7 @@ import pytest
 
 from hwqueue.app import App
 from hwqueue.types import AssignedGpu, Assignment, Claim
-from hwqueue.worker import process
+from hwqueue.worker import outcome, process
 from hwqueue.worker.outcome import Outcome
 from hwqueue.worker.process import environment_for, job_for, run_in_process
 from tests.unit.claims import claim
@@ -25,7 +25,7 @@ from tests.unit.process_handlers import app
 
 pytestmark = [pytest.mark.embedded, pytest.mark.thorough]
 
-GRACE = timedelta(seconds=30)
+GRACE = timedelta(minutes=2)
 
 
 async def run(
@@ -158,6 +158,13 @@ async def test_cancelling_reaches_the_handler(task: str, marks: dict[str, str]) 
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+    assert Path(marks["stopped"]).exists()
+
+
+async def test_a_signal_that_another_thread_got_ends_a_call_that_waits(marks: dict[str, str]) -> None:
+    async with asyncio.timeout(30):
+        ended = await run(claim("wait-in-a-call", marks))
+    assert ended == outcome.CANCELLED_ITSELF
     assert Path(marks["stopped"]).exists()
 
 
