@@ -745,7 +745,7 @@ COMMENT ON COLUMN hwqueue.tenant.tier IS 'of its leases from now on: those of an
 
 COMMENT ON COLUMN hwqueue.tenant.usage IS '{name: {what: how many}} of what has a quota, as reap has counted it; in the row * of those tenants without a row that have all they may';
 
-CREATE FUNCTION hwqueue.admit_tenant(p_tenant text, p_class_id bigint, p_now timestamp with time zone, p_what text[] DEFAULT '{pending,classes}'::text[], p_asked jsonb DEFAULT NULL::jsonb, p_numbers bigint[] DEFAULT NULL::bigint[]) RETURNS hwqueue.tenant
+CREATE FUNCTION hwqueue.admit_tenant(p_tenant text, p_class_id bigint, p_now timestamp with time zone, p_what text[] DEFAULT '{pending,classes,spawns}'::text[], p_asked jsonb DEFAULT NULL::jsonb, p_numbers bigint[] DEFAULT NULL::bigint[], p_spawned integer DEFAULT 1) RETURNS hwqueue.tenant
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.admit_work(p_tenant text, p_steps integer, p_nested integer) RETURNS void
@@ -966,7 +966,7 @@ CREATE FUNCTION hwqueue.apply_state(p_run uuid, p_now timestamp with time zone) 
 CREATE FUNCTION hwqueue.are_counters_zero(p_touched hwqueue.touched_term[]) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.are_own_tenants(p_tenants jsonb) RETURNS boolean
+CREATE FUNCTION hwqueue.are_own_tenants(p_tenants jsonb, p_with text[]) RETURNS boolean
     LANGUAGE sql STABLE;
 
 CREATE TABLE hwqueue.tally (
@@ -4406,7 +4406,7 @@ CREATE FUNCTION hwqueue.read_schedule(p_name text, p_spec jsonb, p_now timestamp
     LANGUAGE plpgsql
     SET "TimeZone" TO 'UTC';
 
-CREATE FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_what text[] DEFAULT '{pending,classes}'::text[]) RETURNS hwqueue.spawn_request
+CREATE FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_what text[] DEFAULT '{pending,classes,spawns}'::text[]) RETURNS hwqueue.spawn_request
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_place hwqueue.lane_list, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
@@ -5087,6 +5087,9 @@ CREATE FUNCTION hwqueue.spawn_warnings(p_id uuid) RETURNS text[]
 
 CREATE FUNCTION hwqueue.spawned_keys(p_leases uuid[]) RETURNS TABLE(lease_id uuid, turn bigint, tenant text, queue_id integer, idempotency_key text)
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.spawns_left(p_used jsonb, p_rate jsonb, p_since interval) RETURNS double precision
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.split_profiles(p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
@@ -6641,6 +6644,24 @@ COMMENT ON COLUMN hwqueue.service.failure_domain IS 'node, rack or label:KEY; nu
 
 COMMENT ON COLUMN hwqueue.service.away_from IS 'services that its leases keep away from';
 
+CREATE TABLE hwqueue.spawn_count (
+    count_id bigint NOT NULL,
+    tenant text NOT NULL,
+    spawned integer NOT NULL
+)
+WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0');
+
+COMMENT ON TABLE hwqueue.spawn_count IS 'leases that a call has spawned for a tenant whose spawns are bounded, not yet in tenant.usage';
+
+ALTER TABLE hwqueue.spawn_count ALTER COLUMN count_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME hwqueue.spawn_count_count_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 ALTER TABLE hwqueue.spread_fleet ALTER COLUMN fleet_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.spread_fleet_fleet_id_seq
     START WITH 1
@@ -7055,6 +7076,9 @@ ALTER TABLE ONLY hwqueue.schema_info
 
 ALTER TABLE ONLY hwqueue.service
     ADD CONSTRAINT service_pkey PRIMARY KEY (service_id);
+
+ALTER TABLE ONLY hwqueue.spawn_count
+    ADD CONSTRAINT spawn_count_pkey PRIMARY KEY (count_id);
 
 ALTER TABLE ONLY hwqueue.spread_fleet
     ADD CONSTRAINT spread_fleet_pkey PRIMARY KEY (fleet_key, fleet_id);
@@ -7797,7 +7821,7 @@ REVOKE ALL ON FUNCTION hwqueue.add_uses(p_load hwqueue.node_load, p_node hwqueue
 
 REVOKE ALL ON FUNCTION hwqueue.admit_class(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, OUT term_deltas jsonb, OUT reason text, OUT is_named boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.admit_tenant(p_tenant text, p_class_id bigint, p_now timestamp with time zone, p_what text[], p_asked jsonb, p_numbers bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.admit_tenant(p_tenant text, p_class_id bigint, p_now timestamp with time zone, p_what text[], p_asked jsonb, p_numbers bigint[], p_spawned integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.admit_work(p_tenant text, p_steps integer, p_nested integer) FROM PUBLIC;
 
@@ -7846,7 +7870,7 @@ REVOKE ALL ON FUNCTION hwqueue.apply_state(p_run uuid, p_now timestamp with time
 
 REVOKE ALL ON FUNCTION hwqueue.are_counters_zero(p_touched hwqueue.touched_term[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.are_own_tenants(p_tenants jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.are_own_tenants(p_tenants jsonb, p_with text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_is_of_items boolean, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_tenant text, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) FROM PUBLIC;
 
@@ -9934,6 +9958,8 @@ GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.spawned_keys(p_leases uuid[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.spawns_left(p_used jsonb, p_rate jsonb, p_since interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.split_profiles(p_limit integer) FROM PUBLIC;
 

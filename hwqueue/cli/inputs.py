@@ -81,6 +81,14 @@ def span(text: str | None, name: str) -> timedelta | None:
         raise ConfigError(f"{name}: {text[:80]!r} is too long a span") from error
 
 
+def rate_of(text: str, option: str) -> dict[str, Any]:
+    """Read a rate such as 600/1m. Raises: ConfigError."""
+    count, _, per = text.partition("/")
+    if not count.isdecimal() or not per:
+        raise ConfigError(f"{option}: {text[:80]!r} is not COUNT/SPAN", hint="such as 600/1m")
+    return {"count": int(count), "per": span(per, option)}
+
+
 def moment(text: str | None, name: str) -> datetime | None:
     """Read a time with its offset; None stays None. Raises: ConfigError."""
     if text is None:

@@ -1,6 +1,6 @@
 """hwqueue limit: how many leases run at once or start in a time, and whose turn it is."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 from typer import Argument, Option
@@ -8,7 +8,7 @@ from typer import Argument, Option
 from hwqueue.cli.completion import limit_names
 from hwqueue.cli.connect import ask
 from hwqueue.cli.groups import Commands
-from hwqueue.cli.inputs import json_object, moment, span
+from hwqueue.cli.inputs import json_object, moment, rate_of, span
 from hwqueue.cli.output import ExitCode, say, show_items, show_one
 from hwqueue.cli.tables import row_of
 from hwqueue.client import Client
@@ -38,7 +38,7 @@ def create(
     """Create a limit; one that is there with the same specification stays."""
     spec = given(
         slots=slots,
-        rate=None if rate is None else _rate(rate) | given(burst=burst),
+        rate=None if rate is None else rate_of(rate, "--rate") | given(burst=burst),
         fair=fair or None,
         by=by,
         weights=None if weights is None else json_object(weights, "--weights"),
@@ -111,14 +111,6 @@ def drop(ctx: typer.Context, name: Name) -> None:
     say(ctx, f"{name} is dropped" if done else f"no limit is named {name}")
     if not done:
         raise typer.Exit(ExitCode.NOT_FOUND)
-
-
-def _rate(text: str) -> dict[str, Any]:
-    """Read 600/1m. Raises: ConfigError."""
-    count, _, per = text.partition("/")
-    if not count.isdecimal() or not per:
-        raise ConfigError(f"--rate: {text[:80]!r} is not COUNT/SPAN", hint="such as 600/1m")
-    return {"count": int(count), "per": span(per, "--rate")}
 
 
 _row = row_of(

@@ -8,7 +8,7 @@ from typer import Argument, Option
 
 from hwqueue.cli.connect import ask, open_client
 from hwqueue.cli.groups import Commands
-from hwqueue.cli.inputs import identifier
+from hwqueue.cli.inputs import identifier, rate_of
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, fields_of, say, show_items, show_one
 from hwqueue.cli.tables import row_of
@@ -36,10 +36,21 @@ def set_(
     slots: Annotated[str | None, Option(help="How many of its leases may run at once.")] = None,
     pending: Annotated[str | None, Option(help="How many of its leases may wait.")] = None,
     classes: Annotated[str | None, Option(help="How many placement classes it may have.")] = None,
+    spawns: Annotated[str | None, Option(help="How many it may spawn in which span: 600/1m.")] = None,
+    shared_with: Annotated[
+        list[str] | None,
+        Option(
+            help="A tenant whose leases may ask where its leases run; repeatable, in place of those before."
+        ),
+    ] = None,
 ) -> None:
-    """Change what a tenant may have; "none" takes a number away."""
+    """Change what a tenant may have; "none" takes a bound away."""
     numbers = {"weight": weight, "slots": slots, "pending": pending, "classes": classes}
     changes: dict[str, Any] = {key: _number(text, key) for key, text in numbers.items() if text is not None}
+    if spawns is not None:
+        changes["spawns"] = None if spawns == "none" else rate_of(spawns, "--spawns")
+    if shared_with is not None:
+        changes["shared_with"] = [] if shared_with == ["none"] else shared_with
     if tier is not None:
         changes["tier"] = tier
     show_one(ctx, {"name": name, **ask(ctx, Client.set_tenant, name, changes)})

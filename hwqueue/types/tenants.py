@@ -18,9 +18,11 @@ class Tenant:
     Attributes:
         tier: Of the leases that it spawns: those of an earlier tier run first, whatever their
             priority. None: it has no row, and is what the row `*` says, or guaranteed.
-        spec: What it may have, `tier` and `weight`, `slots`, `pending` and `classes`.
-        usage: By tenant, what it had of `pending` and `classes` at `counted_at`, where there is such
-            a quota; of the row `*` the tenants without a row that have all they may.
+        spec: What it may have: `tier` and `weight`, `slots`, `pending`, `classes` and `spawns`; and
+            `shared_with`.
+        usage: By tenant, what it had of `pending` and `classes`, and how many of its `spawns` still
+            counted, at `counted_at`, where there is such a quota; of the row `*` the tenants without a
+            row that have all they may or have spawned.
         logins: The rights of each login that is bound to it: `read`, `spawn`, `operate`.
     """
 

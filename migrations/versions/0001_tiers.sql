@@ -522,6 +522,17 @@ comment on column hwqueue.tenant.usage is
   '{name: {what: how many}} of what has a quota, as reap has counted it; in the row * of those tenants '
   'without a row that have all they may';
 
+-- Rows are inserted by spawns, and deleted by reap, which adds them to the tenant's usage.
+create table hwqueue.spawn_count (
+  count_id bigint generated always as identity,
+  tenant text not null,
+  spawned int not null,
+  primary key (count_id)
+) with (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.02,
+        autovacuum_vacuum_insert_threshold = -1, autovacuum_vacuum_cost_delay = 0);
+comment on table hwqueue.spawn_count is
+  'leases that a call has spawned for a tenant whose spawns are bounded, not yet in tenant.usage';
+
 create table hwqueue.tenant_login (
   login text not null,
   tenant text not null,

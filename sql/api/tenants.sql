@@ -15,9 +15,10 @@
 -- row gets it. tier: guaranteed, before best_effort, before scavenger, strictly: a priority never crosses
 -- tiers. It is that of leases spawned from now on. weight: its share in fair limits by tenant that have no
 -- weights. slots: how many of its leases may run at once, of those spawned while it has slots. pending,
--- classes: how many may wait, and how many placement classes it may have; reap counts, and spawns of more
--- are refused (QHT03). p_name '*': all tenants without a row, each for itself; leases of no tenant are
--- guaranteed.
+-- classes: how many may wait, and how many placement classes it may have; spawns: {count, per, burst}, how
+-- many it may spawn in a time; reap counts, and spawns of more are refused (QHT03). shared_with: tenants
+-- whose leases may ask about its leases in their selectors. p_name '*': all tenants without a row, each for
+-- itself; leases of no tenant are guaranteed.
 -- Locks: its row, limits by tenant. Raises: QHA01, QHA03.
 create or replace function hwqueue.set_tenant(p_name text, p_changes jsonb) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -32,6 +33,12 @@ begin
   on conflict (name) do update set spec = t.spec  -- locks what another session has just written
   returning t.spec into v_old;
   v_new := hwqueue.read_object(v_old || hwqueue.json_object(p_changes, 'changes'), 'tenant', 'changes');
+  if v_new ? 'spawns' then
+    perform hwqueue.refuse_field('QHA01', 'changes.spawns', 'must have count and per',
+      'for example {"count": 100, "per": "1 s"}') where not v_new -> 'spawns' ?& array['count', 'per'];
+    v_new := jsonb_set(v_new, '{spawns,burst}',
+      coalesce(v_new #> '{spawns,burst}', v_new #> '{spawns,count}'));
+  end if;
   update hwqueue.tenant t set spec = v_new where t.name = p_name;
   perform hwqueue.weigh_tenant(v_old, v_new);
   perform hwqueue.note_event('tenant_set', format('tenant %s is of tier %s', p_name, v_new ->> 'tier'),
@@ -125,8 +132,8 @@ end
 $$;
 
 -- Returns the tenants that have a row or a login, by name, or the one that p_name names. Without a row
--- there are no more than its logins. usage: {name: {"pending", "classes"}}, of one with such a quota what it
--- had at counted_at; of '*' of those without a row that have all they may. logins: {"login": [its rights]}.
+-- there are no more than its logins. usage: {name: {"pending", "classes", "spawns"}}, of one with such a quota
+-- what it had at counted_at; of '*' of those without a row that have all they may, or have spawned. logins: {"login": [its rights]}.
 -- p_after: the last name of the page before.
 -- Raises: QHA01, QHA03.
 create or replace function hwqueue.list_tenants(p_after text default null, p_limit int default 100,

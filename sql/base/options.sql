@@ -102,7 +102,8 @@ as $$
       "by": ["choice", ["key", "tenant"]], "turn": ["span", "1 second", "1 day"], "weights": ["any"]}'
     when 'tenant' then '{"tier": ["choice", ["guaranteed", "best_effort", "scavenger"], null, "guaranteed"],
       "weight": ["number", 0.01, 1000], "slots": ["integer", 1, 1000000],
-      "pending": ["integer", 1, 1000000000], "classes": ["integer", 1, 1000000]}'
+      "pending": ["integer", 1, 1000000000], "classes": ["integer", 1, 1000000], "spawns": ["rate"],
+      "shared_with": ["texts", 1000, 100]}'
     when 'rate' then '{"count": ["integer", 1, 1000000], "per": ["span", "1 second", "366 days"],
       "burst": ["integer", 1, 1000000]}'
     when 'room' then '{"gpus": ["number", 0, 1000000000], "bound": ["number", 0, 1000000000],

@@ -149,7 +149,8 @@ begin
       perform hwqueue.refuse_foreign(
         format('%s asks about service %s, which is not its', p_field, v_item ->> 'service'),
         p_field || '.placement', 'name services that leases of the tenant have', p_index);
-    elsif v_item ?| array['exprs', 'task'] and not hwqueue.are_own_tenants(v_item -> 'tenants') then
+    elsif v_item ?| array['exprs', 'task']
+      and not hwqueue.are_own_tenants(v_item -> 'tenants', array[p_class.tenant]) then
       perform hwqueue.refuse_foreign(
         format('%s asks about leases of tenants %s', p_field, v_item -> 'tenants'), p_field || '.placement',
         'leave out tenants: they are the lease''s own', p_index);
@@ -158,14 +159,15 @@ begin
 end
 $$;
 
--- Whether all tenants that a selector names are the caller's. A selector that names none means the
--- lease's own tenant.
-create or replace function hwqueue.are_own_tenants(p_tenants jsonb) returns boolean
+-- Whether all tenants that a selector names are the caller's, or share their leases with one of p_with. A
+-- selector that names none means the lease's own tenant.
+create or replace function hwqueue.are_own_tenants(p_tenants jsonb, p_with text[]) returns boolean
 language sql stable
 as $$
   select case
     when hwqueue.my_tenants() is null or p_tenants is null or jsonb_typeof(p_tenants) = 'null' then true
-    when jsonb_typeof(p_tenants) = 'array' then p_tenants <@ to_jsonb(hwqueue.my_tenants())
+    when jsonb_typeof(p_tenants) = 'array' then p_tenants <@ to_jsonb(hwqueue.my_tenants() || array(
+      select t.name from hwqueue.tenant t where p_tenants ? t.name and t.spec -> 'shared_with' ?| p_with))
     else false end
 $$;
 

@@ -426,7 +426,8 @@ begin
     array[p_kind, 'domain', 'away', 'unknown']
       || case when p_kind = 'leases' then array['tenants'] else '{}' end, p_field, 'QHC03');
   if p_kind = 'leases' then
-    if not hwqueue.are_own_tenants(v_tenants) then  -- check_own_class cannot name the field any more
+    -- check_own_class cannot name the field any more
+    if not hwqueue.are_own_tenants(v_tenants, hwqueue.my_tenants()) then
       perform hwqueue.refuse_foreign(format('%s.tenants names others', p_field), p_field || '.tenants',
         'leave out tenants: they are the lease''s own');
     elsif v_tenants not in ('null', '"*"') and (

@@ -77,7 +77,8 @@ begin
     offset 0) g
     cross join lateral (
       select case when g.tenant is not null then hwqueue.admit_tenant(g.tenant, g.class_id, p_now,
-        '{pending,classes}', v_asked, g.numbers) end as tenant offset 0) r
+        '{pending,classes,spawns}', v_asked, g.numbers, (
+          select count(*)::int from unnest(v_of) o where o = any (g.numbers))) end as tenant offset 0) r
     cross join unnest(g.numbers) n(number) order by n.number) c;
   if v_has_limits or p_queue.limits <> '{}' then
     v_lanes := array(
@@ -230,29 +231,42 @@ $$;
 
 -- Returns the row that says what a tenant may have, and refuses spawns of one that has all of it: leases that
 -- wait, unless each of these has a key that another lease holds, and, of a class that is new, placement
--- classes. What reap counted more than ten seconds ago does not count. p_what: what they add to. p_asked: the
--- options of one; with p_numbers a batch, of which these elements are meant. Volatile: it sees the class that
--- the same statement has written.
+-- classes. What reap counted more than ten seconds ago does not count. Spawns of one that may spawn so many
+-- in a time are noted. p_what: what they add to. p_asked: the options of one; with p_numbers a batch, of
+-- which these elements are meant. p_spawned: how many they are. Volatile: it sees the class that the same
+-- statement has written.
 -- Raises: QHT03.
 create or replace function hwqueue.admit_tenant(p_tenant text, p_class_id bigint, p_now timestamptz,
-  p_what text[] default '{pending,classes}', p_asked jsonb default null, p_numbers bigint[] default null)
-returns hwqueue.tenant
+  p_what text[] default '{pending,classes,spawns}', p_asked jsonb default null,
+  p_numbers bigint[] default null, p_spawned int default 1) returns hwqueue.tenant
 language plpgsql volatile
 as $$
 declare
   v_row hwqueue.tenant := hwqueue.find_tenant(p_tenant);
   v_used jsonb := v_row.usage -> p_tenant;
+  v_rate jsonb := v_row.spec -> 'spawns';
 begin
+  if v_rate is not null and 'spawns' = any (p_what) then
+    insert into hwqueue.spawn_count (tenant, spawned) values (p_tenant, p_spawned);
+    v_used := coalesce(v_used, '{}') || jsonb_build_object('spawns', ceil(hwqueue.spawns_left(v_used, v_rate,
+      p_now - v_row.counted_at)));
+  end if;
   if ((v_used -> 'pending')::bigint >= (v_row.spec -> 'pending')::bigint
-      or (v_used -> 'classes')::bigint >= (v_row.spec -> 'classes')::bigint)
+      or (v_used -> 'classes')::bigint >= (v_row.spec -> 'classes')::bigint
+      or (v_used -> 'spawns')::bigint >= (v_rate -> 'burst')::bigint)
     and v_row.counted_at > p_now - interval '10 seconds' then
     perform hwqueue.refuse('QHT03', format('tenant %s has %s %s, and may have %s', to_json(p_tenant), u.used,
-        case u.what when 'pending' then 'leases that wait' else 'placement classes' end, u.most),
+        case u.what when 'pending' then 'leases that wait' when 'classes' then 'placement classes'
+          else 'spawns that count' end, u.most),
       jsonb_build_object('tenant', p_tenant, 'what', u.what, 'used', u.used, 'limit', u.most,
-        'counted_at', v_row.counted_at), 'wait for some to end; an admin may allow more: hwqueue tenant set')
-    from (select k.what, (v_used -> k.what)::bigint as used, (v_row.spec -> k.what)::bigint as most
+        'counted_at', v_row.counted_at), case u.what when 'spawns'
+        then format('wait %s s', ceil((u.used - u.most + 1) * (v_rate -> 'per')::float8
+          / (v_rate -> 'count')::float8))
+        else 'wait for some to end' end || '; an admin may allow more: hwqueue tenant set')
+    from (select k.what, (v_used -> k.what)::bigint as used,
+                 coalesce(v_row.spec #> array[k.what, 'burst'], v_row.spec -> k.what)::bigint as most
           from unnest(p_what) k(what)) u
-    where u.used >= u.most and case u.what when 'pending' then exists (
+    where u.used >= u.most and case when u.what <> 'classes' then exists (
         select from unnest(coalesce(p_numbers, '{0}')) n
         cross join lateral (
           select case when n > 0 then p_asked -> n::int - 1 -> 'options' else p_asked end) o(options)
@@ -269,11 +283,20 @@ begin
 end
 $$;
 
+-- Returns how many spawns count of a tenant that may spawn p_rate: a leaky bucket. p_used: of its usage, as
+-- counted p_since ago.
+create or replace function hwqueue.spawns_left(p_used jsonb, p_rate jsonb, p_since interval) returns float8
+language sql immutable
+as $$
+  select greatest(0, coalesce((p_used -> 'spawns')::float8, 0) - extract(epoch from p_since)::float8
+    * (p_rate -> 'count')::float8 / (p_rate -> 'per')::float8)
+$$;
+
 -- Reads and checks a spawn outside a batch. p_options has the defaults of the task already. p_what: as
 -- admit_tenant; '{}': nothing is spawned now.
 -- Locks: a new class. Raises: QHA01, QHC03, QHC04, QHW01, naming the field; QHM01, QHM03, QHT03.
 create or replace function hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb,
-  p_options jsonb, p_now timestamptz, p_what text[] default '{pending,classes}')
+  p_options jsonb, p_now timestamptz, p_what text[] default '{pending,classes,spawns}')
 returns hwqueue.spawn_request
 language plpgsql volatile
 as $$

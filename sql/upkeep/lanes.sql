@@ -149,9 +149,10 @@ begin
 end
 $$;
 
--- Counts the leases that wait and the classes of each tenant, where a tenant has a quota of them, and keeps
--- that in its row; in the row * of those without a row that have all they may. Tells of counts that were too
--- old for spawns to go by. It reads all that waits, so a count stands for three seconds.
+-- Counts the leases that wait and the classes of each tenant, where a tenant has a quota of them, and the
+-- spawns that were noted, and keeps that in its row; in the row * of those without a row that have all they
+-- may, or have spawned. Tells of counts that were too old for spawns to go by. It reads all that waits, so a
+-- count stands for three seconds.
 -- Locks: rows of tenants, skip locked. Idempotent.
 create or replace function hwqueue.count_usage(p_now timestamptz) returns void
 language plpgsql volatile
@@ -159,7 +160,7 @@ language plpgsql volatile
 as $$
 declare
   v_names text[] := array(
-    select t.name from hwqueue.tenant t where t.spec ?| array['pending', 'classes']
+    select t.name from hwqueue.tenant t where t.spec ?| array['pending', 'classes', 'spawns']
       and (t.counted_at > p_now - interval '3 seconds') is not true
     order by t.name for no key update skip locked);
 begin
@@ -169,22 +170,42 @@ begin
   perform hwqueue.note_event('usage_stale', format('quotas of tenant %s were not kept', t.name),
     jsonb_build_object('name', t.name, 'counted_at', t.counted_at))
   from hwqueue.tenant t where t.name = any (v_names) and t.counted_at < p_now - interval '10 seconds';
+  with noted as materialized (
+    delete from hwqueue.spawn_count c where c.ctid = any (array(
+      select x.ctid from hwqueue.spawn_count x
+      where not exists (
+        select from hwqueue.tenant t
+        where t.name in (x.tenant, '*') and t.spec ? 'spawns' and t.name <> all (v_names))
+      limit 10000))
+    returning c.tenant, c.spawned
+  ), used as (
+    select c.tenant, coalesce(sum(w.pending), 0) as pending, count(*) as classes
+    from hwqueue.placement_class c
+    left join (
+      select e.class_id, count(*) as pending
+      from (select r.class_id from hwqueue.ready r union all select s.class_id from hwqueue.scheduled s) e
+      group by 1) w on w.class_id = c.class_id
+    where c.retired_at is null and c.tenant <> ''
+    group by 1
+  ), spawned as (
+    select n.tenant, sum(n.spawned) as spawned from noted n group by 1
+  )
   update hwqueue.tenant t
   set counted_at = p_now, usage = coalesce((
-    select jsonb_object_agg(u.tenant, jsonb_build_object('pending', u.pending, 'classes', u.classes))
-    from (
-      select c.tenant, coalesce(sum(w.pending), 0) as pending, count(*) as classes
-      from hwqueue.placement_class c
-      left join (
-        select e.class_id, count(*) as pending
-        from (select r.class_id from hwqueue.ready r union all select s.class_id from hwqueue.scheduled s) e
-        group by 1) w on w.class_id = c.class_id
-      where c.retired_at is null and c.tenant <> ''
-      group by 1) u
+    select jsonb_object_agg(o.tenant, jsonb_strip_nulls(jsonb_build_object('pending', u.pending,
+      'classes', u.classes, 'spawns', nullif(b.spawns, 0))))
+    from (select k.tenant from used k union select k.tenant from spawned k
+          union select k from jsonb_object_keys(t.usage) k) o
+    left join used u on u.tenant = o.tenant
+    left join spawned s on s.tenant = o.tenant
+    cross join lateral (
+      select case when t.spec ? 'spawns' then coalesce(s.spawned, 0) + hwqueue.spawns_left(
+        t.usage -> o.tenant, t.spec -> 'spawns', p_now - t.counted_at) end as spawns offset 0) b
     where case t.name when '*' then not exists (
-          select from hwqueue.tenant x where x.name = u.tenant and x.name <> '*')
-        and (u.pending >= (t.spec -> 'pending')::bigint or u.classes >= (t.spec -> 'classes')::bigint)
-      else u.tenant = t.name end), '{}')
+          select from hwqueue.tenant x where x.name = o.tenant and x.name <> '*')
+        and (u.pending >= (t.spec -> 'pending')::bigint or u.classes >= (t.spec -> 'classes')::bigint
+          or b.spawns > 0)
+      else o.tenant = t.name end), '{}')
   where t.name = any (v_names);
 end
 $$;

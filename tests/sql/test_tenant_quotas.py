@@ -368,6 +368,39 @@ def test_new_classes_are_refused(api: Api, queue: str, lab: str, film: str) -> N
     assert not listed["usage"].keys() & {film, ""}  # of many tenants those alone that have all they may
 
 
+def test_spawns_in_a_time(api: Api, queue: str, lab: str, film: str, clock: Clock) -> None:
+    """What was spawned before reap counted it is waited for. Of the tenants of a row each has its own."""
+    tenant(api, "*", spawns={"count": 2, "per": "1 s", "burst": 10})
+    api.refused("QHA01", "set_tenant", name=lab, changes={"spawns": {"count": 2}})
+    api.rows("define_workflow", spec={"name": "w", "steps": [{"name": "a", "queue": queue, "task": "t"}]})
+    one = {"task": "t", "options": {"tenant": lab}}
+    api.rows("spawn_leases", queue=queue, leases=Jsonb({"kinds": [one], "each": [{}] * 12, "of": [0] * 12}))
+    api.spawn(queue, tenant=lab, idempotency_key="k")
+    api.spawn(queue, tenant=film)
+    api.reap()
+    options = {"tenant": lab}
+    refusal = api.refused("QHT03", "spawn_lease", queue=queue, task="t", options=options)
+    assert (refusal.detail["what"], refusal.detail["used"], refusal.detail["limit"]) == ("spawns", 13, 10)
+    assert "wait 2 s" in str(refusal.hint)
+    api.refused("QHT03", "submit_workflow", workflow="w", options=options)
+    api.spawn(queue, tenant=lab, idempotency_key="k")
+    api.spawn(queue, tenant=film)
+    clock.advance(timedelta(seconds=4))
+    api.reap()
+    [listed] = api.rows("list_tenants", name="*")
+    assert {name: used["spawns"] for name, used in listed["usage"].items()} == {lab: 13 - 8 + 1, film: 1}
+    for _ in range(5):
+        api.spawn(queue, tenant=lab)
+    clock.advance(timedelta(seconds=3))
+    api.reap()
+    api.spawn(queue, tenant=lab)
+    tenant(api, "*", spawns=None, pending=10**6)
+    clock.advance(timedelta(seconds=4))
+    api.reap()
+    assert api.one("select count(*) from hwqueue.spawn_count") == 0
+    assert api.rows("list_tenants", name="*")[0]["usage"] == {}
+
+
 def test_a_schedule_is_written_whatever_waits(api: Api, queue: str, lab: str) -> None:
     """Its times are refused, each when it comes."""
     tenant(api, lab, pending=1)

@@ -439,3 +439,29 @@ def test_a_planner_leads_for_a_minute_at_most(api: Api, clock: Clock) -> None:
     clock.advance(SECOND)
     assert api.value("lead_planner", holder="next") is not None
     api.value("lead_planner", holder="next", ttl=timedelta(0))
+
+
+def test_a_tenant_shares_its_leases(api: Api, queue: str, node: Node) -> None:
+    """With those that it names: their selectors may name it, and nobody may name all tenants."""
+    film, lab, games = (f"{name}-{uuid4()}" for name in ("film", "lab", "games"))
+    with limited(api, lab):
+        api.spawn(queue, labels={"app": "db"})
+    api.claim(node, queue)
+
+    def near(tenants: str | list[str]) -> Row:
+        at = {"leases": {"labels": {"app": "db"}}, "domain": "node", "tenants": tenants}
+        return {"placement": {"require": [at]}}
+
+    api.value("set_tenant", name=lab, changes={"shared_with": [film]})
+    with limited(api, games):
+        api.refused("QHA03", "spawn_lease", queue=queue, task="t", options=near([lab]))
+    with limited(api, film):
+        for tenants in ([games, lab], "*"):
+            api.refused("QHA03", "spawn_lease", queue=queue, task="t", options=near(tenants))
+        lease = api.spawn(queue, **near([film, lab]))
+    api.reap()
+    assert api.claimed(api.node(), queue) == []
+    assert api.claimed(node, queue) == [lease]
+    api.value("set_tenant", name=lab, changes={"shared_with": None})
+    with limited(api, film):
+        api.refused("QHA03", "spawn_lease", queue=queue, task="t", options=near([lab]))

@@ -23,7 +23,10 @@ class Tenants(Part):
             changes: `tier`: `guaranteed`, before `best_effort`, before `scavenger`; of the leases
                 that it spawns from now on. `weight`: its share in fair limits by tenant. `slots`: how
                 many of its leases may run at once. `pending`, `classes`: how many may wait, and how
-                many placement classes it may have; a spawn of more raises QuotaExceeded.
+                many placement classes it may have; `spawns`: how many it may spawn in a time, such as
+                `{"count": 600, "per": "1 min", "burst": 50}`, burst as many as count if it is left
+                out; a spawn of more raises QuotaExceeded. `shared_with`: tenants whose leases may
+                ask about its leases in their selectors (`tenants`).
 
         Returns: The whole specification.
         Raises: BadArgument.
