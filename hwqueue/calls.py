@@ -383,6 +383,7 @@ PLANNER_STATUS = _call("planner_status()", types.PlannerStatus)
 
 # statistics
 METRICS = _call("metrics()", types.Sample)
+FLEET_HISTORY = _call("fleet_history(kind, [minutes])", types.FleetSample)
 THROUGHPUT = _call("throughput([queue, minutes])", types.Minute)
 
 # about the whole database

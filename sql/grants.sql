@@ -175,6 +175,7 @@ grant execute on function
   hwqueue.tag_distribution(text, int),
   hwqueue.placement_class_stats(text, bigint, int),
   hwqueue.throughput(text, int),
+  hwqueue.fleet_history(text, int),
   hwqueue.metrics(),
   hwqueue.list_webhooks(),
   hwqueue.pause_webhook(text),

@@ -2750,6 +2750,10 @@ CREATE FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known 
 CREATE FUNCTION hwqueue.fleet_headline(p_registered bigint, p_live bigint, p_open bigint, p_seen_at timestamp with time zone, p_now timestamp with time zone) RETURNS hwqueue.headline
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.fleet_history(p_kind text, p_minutes integer DEFAULT 180) RETURNS TABLE(at timestamp with time zone, name text, used double precision, present double precision, waiting double precision)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -5346,6 +5350,12 @@ CREATE FUNCTION hwqueue.take_run_key(p_run hwqueue.run, p_key text, p_content by
 CREATE FUNCTION hwqueue.take_run_signal(p_run uuid, p_step integer, OUT payload jsonb, OUT is_held boolean) RETURNS record
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.take_samples(p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'on'
+    SET enable_hashjoin TO 'on'
+    SET plan_cache_mode TO 'force_custom_plan';
+
 CREATE FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text DEFAULT NULL::text) RETURNS TABLE(verdict text, payload jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -6620,6 +6630,23 @@ COMMENT ON COLUMN hwqueue.run_total.counts IS 'how many runs took how long, by h
 
 COMMENT ON COLUMN hwqueue.run_total.counted_at IS 'when the last of them ended';
 
+CREATE TABLE hwqueue.sample (
+    kind text NOT NULL,
+    is_hour boolean NOT NULL,
+    at timestamp with time zone NOT NULL,
+    name text NOT NULL,
+    used double precision NOT NULL,
+    present double precision NOT NULL,
+    waiting double precision NOT NULL,
+    CONSTRAINT sample_kind_check CHECK ((kind = ANY (ARRAY['gpus'::text, 'waits'::text])))
+);
+
+COMMENT ON TABLE hwqueue.sample IS 'GPUs by model, and what waits by reason, of minutes and of hours; take_samples writes them';
+
+COMMENT ON COLUMN hwqueue.sample.is_hour IS 'the mean of the hour that began at this time, not a minute';
+
+COMMENT ON COLUMN hwqueue.sample.name IS 'gpus: the model, empty: of any. waits: what keeps leases from running, empty: all';
+
 CREATE TABLE hwqueue.schema_info (
     singleton boolean DEFAULT true NOT NULL,
     revision text NOT NULL,
@@ -7061,6 +7088,9 @@ ALTER TABLE ONLY hwqueue.run_signal
 
 ALTER TABLE ONLY hwqueue.run_total
     ADD CONSTRAINT run_total_pkey PRIMARY KEY (workflow, outcome);
+
+ALTER TABLE ONLY hwqueue.sample
+    ADD CONSTRAINT sample_pkey PRIMARY KEY (kind, is_hour, at, name);
 
 ALTER TABLE ONLY hwqueue.schedule_fire
     ADD CONSTRAINT schedule_fire_pkey PRIMARY KEY (schedule_id, fire_at);
@@ -8542,6 +8572,10 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_kn
 REVOKE ALL ON FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_nodes uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_headline(p_registered bigint, p_live bigint, p_open bigint, p_seen_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.fleet_history(p_kind text, p_minutes integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.fleet_history(p_kind text, p_minutes integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.fleet_history(p_kind text, p_minutes integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) FROM PUBLIC;
 
@@ -10120,6 +10154,8 @@ REVOKE ALL ON FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_goes_on boo
 REVOKE ALL ON FUNCTION hwqueue.take_run_key(p_run hwqueue.run, p_key text, p_content bytea, p_on_conflict text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_run_signal(p_run uuid, p_step integer, OUT payload jsonb, OUT is_held boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.take_samples(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text) TO hwqueue_worker;

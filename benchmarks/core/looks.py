@@ -56,6 +56,7 @@ _API = (
     "/api/v1/pending?kind=contended&limit=1000",
     "/api/v1/queue-depth",
     "/api/v1/throughput",
+    "/api/v1/fleet-history?kind=gpus",
     "/api/v1/node-usage?limit=1000",
     "/api/v1/planner",
     "/api/v1/labels",

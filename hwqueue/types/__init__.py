@@ -107,6 +107,7 @@ from hwqueue.types.schedules import ScheduleFire as ScheduleFire
 from hwqueue.types.schedules import SyncedSchedule as SyncedSchedule
 from hwqueue.types.schedules import Timing as Timing
 from hwqueue.types.services import ServicePolicy as ServicePolicy
+from hwqueue.types.statistics import FleetSample as FleetSample
 from hwqueue.types.statistics import Minute as Minute
 from hwqueue.types.statistics import Sample as Sample
 from hwqueue.types.tasks import KnownTask as KnownTask

@@ -17,6 +17,27 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSample:
+    """How full the fleet was, or how much waited, in a minute or on average in an hour.
+
+    Attributes:
+        at: When the minute or hour began.
+        name: Of GPUs: the model; empty: of leases that want any. Of what waits: why, empty: all of it.
+            `room`: a node would do. `require`, `capacity`, `taints`, `served` and other parts of a
+            placement: no live node has that. `limit`, `team`, `place`, `signal`: what it waits for.
+        used: GPUs in use. Of all that waits: claims that run.
+        present: GPUs of nodes that live. Of all that waits: nodes that live.
+        waiting: GPUs that leases ask for that are ready; leases that wait.
+    """
+
+    at: datetime
+    name: str
+    used: float
+    present: float
+    waiting: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Minute:
     """What ended in a minute.
 

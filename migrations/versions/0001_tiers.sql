@@ -2298,6 +2298,22 @@ comment on column hwqueue.api_token.nodes is
 
 -- Running totals of a queue at the end of a minute (of the newest minute: so far). What happened in a minute
 -- is the difference to the row before; a minute in which nothing ended has no row. Written by roll_up alone.
+create table hwqueue.sample (
+  kind text not null check (kind in ('gpus', 'waits')),
+  is_hour boolean not null,
+  at timestamptz not null,
+  name text not null,
+  used double precision not null,
+  present double precision not null,
+  waiting double precision not null,
+  primary key (kind, is_hour, at, name)
+);
+comment on table hwqueue.sample is
+  'GPUs by model, and what waits by reason, of minutes and of hours; take_samples writes them';
+comment on column hwqueue.sample.is_hour is 'the mean of the hour that began at this time, not a minute';
+comment on column hwqueue.sample.name is
+  'gpus: the model, empty: of any. waits: what keeps leases from running, empty: all';
+
 create table hwqueue.minute_stat (
   queue_id int not null,
   minute timestamptz not null,

@@ -127,6 +127,28 @@ as $$
   ) m(name, labels, value)
 $$;
 
+-- Returns how full the fleet was and what waited in the last p_minutes, oldest first: of more than six hours
+-- the means of hours. p_kind gpus: devices of each model (name; '': leases that want any), in use (used), of
+-- nodes that live (present), and asked for by leases that are ready (waiting); parts of devices count as
+-- parts. p_kind waits: how many leases wait (waiting), and why, as upkeep has seen it last (name): room, a
+-- node would do; what no live node has (require, capacity, taints, served ...); limit, team, place, signal.
+-- name '': all of them, beside claims that run (used) and live nodes (present). A minute without upkeep has
+-- no row. Raises: QHA01, QHA03.
+create or replace function hwqueue.fleet_history(p_kind text, p_minutes int default 180)
+returns table (at timestamptz, name text, used double precision, present double precision,
+  waiting double precision)
+language sql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+  select hwqueue.require_all_tenants(),
+    hwqueue.json_choice(to_jsonb(p_kind), 'p_kind', array['gpus', 'waits']),
+    hwqueue.check_range(p_minutes, 'p_minutes', 1, 50400, 'samples are kept for 35 days');
+  select s.at, s.name, s.used, s.present, s.waiting
+  from hwqueue.sample s cross join hwqueue.clock() c(now)
+  where s.kind = p_kind and s.is_hour = (p_minutes > 360)
+    and s.at > c.now - p_minutes * interval '1 minute' and s.at <= c.now
+  order by s.at, s.name
+$$;
+
 -- Returns what ended in each of the last p_minutes minutes, oldest first, of one queue or (p_queue null)
 -- of all together. Minutes in which nothing ended are zeros. The last minute is not over.
 --

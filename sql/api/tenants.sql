@@ -131,10 +131,10 @@ begin
 end
 $$;
 
--- Returns the tenants that have a row or a login, by name, or the one that p_name names. Without a row
--- there are no more than its logins. usage: {name: {"pending", "classes", "spawns"}}, of one with such a quota
--- what it had at counted_at; of '*' of those without a row that have all they may, or have spawned. logins: {"login": [its rights]}.
--- p_after: the last name of the page before.
+-- Returns the tenants that have a row or a login, by name, or the one that p_name names. Without a row there
+-- are no more than its logins. usage: {name: {"pending", "classes", "spawns"}}, of one with such a quota what
+-- it had at counted_at; of '*' of those without a row that have all they may, or have spawned. logins:
+-- {"login": [its rights]}. p_after: the last name of the page before.
 -- Raises: QHA01, QHA03.
 create or replace function hwqueue.list_tenants(p_after text default null, p_limit int default 100,
   p_name text default null)

@@ -89,8 +89,8 @@ begin
     end if;
     -- the first only reads: what the others lock is held to the end; those that lock nodes hold up claims
     v_done := hwqueue.run_parts('reap', (case when v_done.holds then
-        '{figures,usage,fleets,terms,due,schedules,runs,classes,clock,claims,lanes,stops,everywhere,choices,'
-        'gangs,replacements}'
+        '{figures,samples,usage,fleets,terms,due,schedules,runs,classes,clock,claims,lanes,stops,everywhere,'
+        'choices,gangs,replacements}'
       else '{terms,due,schedules,runs,claims,lanes,stops}' end)::text[], p_limit, v_done, v_now);
     if v_done.holds then
       perform hwqueue.advance_reap_cursor(v_cursor, v_done.reap_cursor, v_now);

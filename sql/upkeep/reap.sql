@@ -45,6 +45,8 @@ begin
       v_from.estimated_at := p_now;
       v_from.watched_class := hwqueue.watch_classes(v_from.watched_class, p_most, v_found.look, p_now);
     end if;
+  when 'samples' then
+    perform hwqueue.take_samples(p_now);
   when 'usage' then
     perform hwqueue.count_usage(p_now);
   when 'terms' then

@@ -107,6 +107,7 @@ OF_ALL_TENANTS: dict[str, set[str]] = {
     "GET /pending": LOOKING,
     "GET /queue-depth": LOOKING,
     "GET /throughput": LOOKING,
+    "GET /fleet-history": LOOKING,
     "GET /node-usage": LOOKING,
     "GET /planner": LOOKING,
     "GET /labels": LOOKING,

@@ -130,6 +130,7 @@ CALLS: list[tuple[Any, ...]] = [
     ("pending_reasons", "GET /pending", OURS | {"kind": "contended", "order": "oldest", "limit": 5}),
     ("queue_depth", "GET /queue-depth", OURS),
     ("throughput", "GET /throughput", OURS | {"minutes": 3}),
+    ("fleet_history", "GET /fleet-history", {"kind": "gpus", "minutes": 3}),
     ("node_usage", "GET /node-usage", {"state": "live", "after": "a", "limit": 5}),
     ("planner_status", "GET /planner", {}),
     ("tag_distribution", "GET /labels", {"label": "gpu", "limit": 5}),

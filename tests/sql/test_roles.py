@@ -68,7 +68,7 @@ _GRANTS: dict[frozenset[str], str] = {
       deregister_node taint_node untaint_node attest_node revoke_attestation confirm_node
       hand_over_node adopt_lease set_task sync_tasks list_tasks drop_task define_workflow
       get_workflow list_workflows list_workflow_versions check_token verify_invariants
-      throughput metrics pending_reasons queue_depth running_leases node_usage
+      throughput fleet_history metrics pending_reasons queue_depth running_leases node_usage
       tag_distribution placement_class_stats list_webhooks pause_webhook resume_webhook
       test_webhook list_deliveries redeliver claim_deliveries settle_delivery list_schedules
       schedule_history pause_schedule resume_schedule trigger_schedule backfill_schedule

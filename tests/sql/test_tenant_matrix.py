@@ -321,7 +321,7 @@ REFUSED = {
     *("schedule_history", "due_plans", "plan_schedule"),
     *("create_limit", "set_limit", "drop_limit", "list_limits", "limit_lanes", "throttle_limit"),
     *("set_tenant", "drop_tenant", "list_tenants", "grant_tenant", "revoke_tenant", "preview_preemption"),
-    *("tenant_usage", "list_preemptions"),
+    *("tenant_usage", "list_preemptions", "fleet_history"),
     *("lead_planner", "planner_view", "set_prices", "planner_rooms", "reserve_gang"),
     *("reserve_leases", "assigned_leases", "note_room", "planner_status"),
 }

@@ -29,7 +29,7 @@ SHORT = "set statement_timeout = '1s'"
 SECOND = timedelta(seconds=1)
 OF_REAP = [
     *("figures", "fleets", "terms", "due", "schedules", "runs", "classes", "clock", "claims", "stops"),
-    *("everywhere", "choices", "gangs", "replacements", "lanes", "usage"),
+    *("everywhere", "choices", "gangs", "replacements", "lanes", "usage", "samples"),
 ]
 OF_PRUNE = [
     *("leases", "old_runs", "workflows", "old_teams", "old_classes", "nodes", "silent"),

@@ -29,7 +29,7 @@ class ReapTiers(s.Reap):
         leases, gangs = ticked(before, after)
         moved = before.preempting | after.preempting
         moved |= {key for key, one in after.leases.items() if _is_asked(one)}
-        moved |= {key for key, one in before.leases.items() if _is_asked(one)}
+        moved |= {key for key, one in before.leases.items() if _is_asked(one) or _is_left(one)}
         for key in moved & after.leases.keys():
             leases[key] = after.leases[key]
         return unlike(before, after, leases, gangs=gangs) + _waits_wrong(after) + _room_wrong(after)
@@ -130,6 +130,11 @@ def _room_wrong(seen: Seen) -> list[str]:
         if one.gang is None and one.node not in full and one.node and seen.is_open(one.node):
             wrong.append(f"its room is free, but {one}")
     return wrong
+
+
+def _is_left(lease: LeaseSeen) -> bool:
+    """Whether it was cancelled while it was reserved: no node has it, so upkeep ends it."""
+    return lease.state == "reserved" and lease.stop_reason == "cancelled"
 
 
 def _is_asked(lease: LeaseSeen) -> bool:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from hwqueue import calls, types
@@ -99,6 +99,19 @@ class Views(Part):
         SQL: metrics. Safe inside your transaction: yes.
         """
         return self._rows(calls.METRICS)
+
+    def fleet_history(self, kind: Literal["gpus", "waits"], *, minutes: int = 180) -> list[types.FleetSample]:
+        """How full the fleet was, by GPU model, or what waited, by reason; oldest first.
+
+        Upkeep takes a sample a minute, and keeps it for six hours, means of hours for 35 days.
+
+        Args:
+            minutes: 1 to 50400; of more than 360 the means of hours.
+
+        Raises: BadArgument.
+        SQL: fleet_history. Safe inside your transaction: yes.
+        """
+        return self._rows(calls.FLEET_HISTORY, p_kind=kind, p_minutes=minutes)
 
     def throughput(self, queue: str | None = None, *, minutes: int = 60) -> list[types.Minute]:
         """What ended in each of the last minutes, oldest first; the last one is not over.

@@ -41,6 +41,17 @@ async def queue_depth(caller: Reader, queue: Name | None = None) -> Any:
         return {"items": await client.queue_depth(queue=queue)}
 
 
+@router.get("/fleet-history", response_model=list_of(types.FleetSample))
+async def fleet_history(
+    caller: Reader,
+    kind: Literal["gpus", "waits"],
+    minutes: Annotated[int, Query(ge=1, le=50400)] = 180,
+) -> Any:
+    """How full the fleet was, by GPU model, or what waited, by reason; oldest first."""
+    async with caller.read() as client:
+        return {"items": await client.fleet_history(kind, minutes=minutes)}
+
+
 @router.get("/throughput", response_model=list_of(types.Minute), responses=NO_QUEUE)
 async def throughput(
     caller: Reader,
