@@ -38,6 +38,7 @@ begin
     return;
   end if;
   select l.* into v_lane from hwqueue.lane l where l.lane_id = v_entry.lane_id;
+  v_lane.weight := coalesce(v_lane.weight, hwqueue.lane_weight(v_rule, v_ref.key));
   v_before := (select count(*) from (
     select 1 from hwqueue.scheduled s
     where s.lane_id = v_entry.lane_id

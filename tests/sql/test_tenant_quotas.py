@@ -116,6 +116,7 @@ def test_slots_come_after_the_key(api: Api, queue: str, node: Node, lab: str) ->
 def test_slots_are_changed_dropped_and_set_again(api: Api, queue: str, node: Node, lab: str) -> None:
     tenant(api, lab, slots=3)
     leases = [api.spawn(queue, tenant=lab) for _ in range(9)]
+    assert "0 of 3 slots are in use" in explain(api, leases[0])["headline"]
     claims = claimed(api, node, queue)
     assert [row["lease_id"] for row in claims] == leases[:3]
     found = explain(api, leases[3])
