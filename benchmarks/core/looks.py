@@ -101,6 +101,7 @@ _PAGES = (
     "/pending?kind=no+match&sort=pending",
     "/pending/{class}",
     "/fleet",
+    "/fleet/history",
     "/fleet?view=map",
     "/fleet/map.json",
     "/fleet/fit/{class}",

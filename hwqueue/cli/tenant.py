@@ -48,7 +48,8 @@ def set_(
     numbers = {"weight": weight, "slots": slots, "pending": pending, "classes": classes}
     changes: dict[str, Any] = {key: _number(text, key) for key, text in numbers.items() if text is not None}
     if spawns is not None:
-        changes["spawns"] = None if spawns == "none" else rate_of(spawns, "--spawns")
+        rate = None if spawns == "none" else rate_of(spawns, "--spawns")
+        changes["spawns"] = rate and rate | {"per": rate["per"].total_seconds()}
     if shared_with is not None:
         changes["shared_with"] = [] if shared_with == ["none"] else shared_with
     if tier is not None:

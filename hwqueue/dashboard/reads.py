@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -145,6 +145,13 @@ async def _pending(
 async def _throughput(client: AsyncClient, queue: str | None = None) -> list[types.Minute]:
     """What ended in each minute of the last hour."""
     return await client.throughput(queue=queue, minutes=60)
+
+
+async def _history(
+    client: AsyncClient, kind: Literal["gpus", "waits"], minutes: int = 180
+) -> list[types.FleetSample]:
+    """Samples of the fleet, or of what waits."""
+    return await client.fleet_history(kind, minutes=minutes)
 
 
 async def _tags(client: AsyncClient, label: str | None) -> list[types.TagCount]:
@@ -306,6 +313,7 @@ class Reads(Reading):
     nodes = shared(SLOW, AsyncClient.node_usage)
     planner = shared(SLOW, AsyncClient.planner_status)
     throughput = shared(FAST, _throughput)
+    history = shared(SLOW, _history)
     tags = shared(SLOW, _tags)
     explain_lease = shared(FAST, AsyncClient.explain_lease)
     explain_class = shared(FAST, AsyncClient.explain_class)

@@ -91,6 +91,12 @@ tenant set film --tier scavenger
   set_tenant {"name": "film", "changes": {"tier": "scavenger"}}
 tenant set film --slots 40 --pending none --weight 0.5
   set_tenant {"name": "film", "changes": {"weight": 0.5, "slots": 40, "pending": null}}
+tenant set film --spawns 600/1m
+  set_tenant {"name": "film", "changes": {"spawns": {"count": 600, "per": 60}}}
+tenant set film --shared-with lab --shared-with games
+  set_tenant {"name": "film", "changes": {"shared_with": ["lab", "games"]}}
+tenant set film --spawns none --shared-with none
+  set_tenant {"name": "film", "changes": {"spawns": null, "shared_with": []}}
 tenant list --after a --limit 5
   list_tenants {"after": "a", "limit": 5}
 tenant show film

@@ -70,7 +70,6 @@ def pages(client: Client) -> dict[str, str]:
     nested = next(run for run in listed if run.parent_run_id == scoring.run_id)
     scored = next(run for run in listed if run.workflow == "score-shards")
     gang = client.list_gangs(state="waiting", limit=1)[0]
-    reserved = client.list_gangs(state="reserved", limit=1)[0]
     asked = client.list_preemptions()[0]
     preempting = client.list_leases(queue="live", state="pending", limit=1)[0]
     [parked, *_] = (lane for lane in client.limit_lanes("per_customer") if lane.lease_id)
@@ -83,8 +82,9 @@ def pages(client: Client) -> dict[str, str]:
         "lease-pending": f"/leases/{waiting.lease_id}",
         "gangs": "/gangs",
         "gang": f"/gangs/{gang.gang_id}",
-        "gang-reserved": f"/gangs/{reserved.gang_id}",
+        "gang-reserved": f"/gangs/{client.list_gangs(state='reserved', limit=1)[0].gang_id}",
         "fleet": "/fleet",
+        "fleet-history": "/fleet/history",
         "map": "/fleet?view=map",
         "map-fit": f"/fleet?view=map&fit={stuck.class_id}",
         "node": "/nodes/n-01-01",

@@ -23,7 +23,8 @@ ONE: dict[str, Any] = {"placement": {"resources": {"license": 1}}}
 
 @pytest.fixture(autouse=True)
 def _made(sql: Client) -> None:
-    sql.set_tenant("film", {"weight": 3, "pending": 100})
+    rate = {"count": 600, "per": "1 min"}
+    sql.set_tenant("film", {"weight": 3, "pending": 100, "spawns": rate, "shared_with": ["lab"]})
     sql.set_tenant("lab", {"tier": "scavenger"})
     sql.create_queue("live", policy={"preempt": {"after": 0}})
     sql.create_queue("batch", policy={"earmarks": 0})
@@ -63,7 +64,8 @@ async def test_what_each_uses_of_what_it_may(pages: Pages, sql: Client) -> None:
     assert re.findall('href="/limits/([^"]+)"', listed) == ["turns"], "the others have weights of their own"
     film = await pages.page("/tenants/film")
     check(film)
-    for told in ("2 at once", "100 wait", "75 % by weight", "no bound"):
+    told_of = ("2 at once", "100 wait", "75 % by weight", "no bound", "600 in 1 min", "<dd>lab</dd>")
+    for told in told_of:
         assert told in film, told
     for path in (PAGE, "/tenants/*"):
         assert check(await pages.page(path)).loose == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from hwqueue.dashboard import formatting
 from hwqueue.dashboard.auth import protected
+from hwqueue.dashboard.history import SPANS, gpu_charts, waits_chart
 from hwqueue.dashboard.ids import class_number
 from hwqueue.dashboard.pages.asked import number, one_of
 from hwqueue.dashboard.reads import reads
@@ -96,6 +98,28 @@ async def fleet(request: Request) -> Response:
         query={"state": state, "rack": rack, "name": name, "label": label, "sort": sort},
         sort=sort,
         use_of=use_of,
+    )
+
+
+@protected("/fleet/history")
+async def fleet_history(request: Request) -> Response:
+    """GPUs by model and what waits by reason, as upkeep has sampled them."""
+    span = one_of(request, "span", tuple(SPANS), "3 h")
+    source = reads(request)
+    gpus, waits = await asyncio.gather(
+        source.history("gpus", SPANS[span]), source.history("waits", SPANS[span])
+    )
+    return page(
+        request,
+        "fleet_history.html",
+        "Fleet over time",
+        read=[gpus, waits],
+        live=60,
+        charts=True,
+        span=span,
+        spans=SPANS,
+        gpus=gpu_charts(gpus.value),
+        waits=waits_chart(waits.value),
     )
 
 
