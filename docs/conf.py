@@ -18,12 +18,14 @@ project_copyright = "the hwqueue authors, Apache-2.0"
 release = installed_version("hwqueue")
 version = release
 
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx_llms_txt"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"hwqueue {release}"
 html_show_sourcelink = False
 highlight_language = "none"
+# llms.txt: the pages, for programs that read them
+llms_txt_summary = "A task queue inside Postgres that knows which machine may run what."
 myst_heading_anchors = 4
 
 # Files of the repository that are pages of the site: page, file.

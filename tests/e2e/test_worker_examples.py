@@ -47,6 +47,14 @@ def run_example(name: str, dsn: str) -> str:
     [
         ("quickstart", ["completed hello world, this is attempt 1"]),
         (
+            "moved_from_celery",
+            [
+                "sent to ada@example.org",
+                "['320/trip/0.png', '320/trip/1.png', '320/trip/2.png']",
+                "report 0 2 * * *",
+            ],
+        ),
+        (
             "progress",
             [
                 *("100 %, 3 of 3: frame 2", "25 %, 1 of 4"),
