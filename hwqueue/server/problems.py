@@ -248,10 +248,10 @@ def _of_the_database(request: Request, error: psycopg.Error) -> Response:
             retryable=True,
             headers=_TRY_AGAIN,
         )
-    hint = "the server's log says more"
-    if state == "42501":
-        hint = "the server's database user lacks a role: see docs/use/http.md"
-    return answer(request, 500, "the database refused", code=state or None, hint=hint)
+    if state == "42501":  # bound to tenants, say
+        message = "the login of the database that the server has may not do this"
+        return answer(request, 403, message, code=state, hint="its roles say what it may: docs/use/http.md")
+    return answer(request, 500, "the database refused", code=state or None, hint="the server's log says more")
 
 
 def _of_the_pool(request: Request, error: Exception) -> Response:
