@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest -n logical --maxprocesses 8 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check lint mypy pyright generated docs test test-thorough test-all test-slow walk mutants sync lock snapshot reference pictures bench bench-smoke clean
+.PHONY: help release setup demo check lint mypy pyright generated docs test test-thorough test-all test-slow walk mutants sync lock snapshot reference pictures bench bench-smoke clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ lock: setup ## Write docker/*.lock: what the images install, by version and hash
 	$(LOCK) pyproject.toml --extra serve --output-file docker/server.lock
 	$(LOCK) pyproject.toml --extra cli --constraint docker/server.lock --output-file docker/worker.lock
 	$(LOCK) docker/build.in --output-file docker/build.lock
+
+release: setup ## Build, check and try what an index would get; stops before the upload (needs PyPI)
+	$(BIN)/python tools/release.py
 
 snapshot: setup ## Write sql/schema.snapshot.sql and sql/schema.manifest.json from a fresh install
 	$(BIN)/python -m tests.migrations.snapshot

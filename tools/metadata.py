@@ -1,0 +1,37 @@
+"""The page that a package index shows: the README, with links that lead somewhere from there.
+
+hatchling calls `Page` when it builds. The address of the repository stands in pyproject.toml alone,
+`[project.urls]`.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from hatchling.metadata.plugin.interface import MetadataHookInterface
+
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)\s]+)\)")
+
+
+def page_of(readme: str, repository: str, version: str) -> str:
+    """The README as an index shows it.
+
+    Links go to the files of this version, as GitHub and hosts like it serve them. A diagram, which
+    an index does not draw, stays as the lines that it is drawn from.
+    """
+
+    def link(found: re.Match[str]) -> str:
+        mark, text, target = found.groups()
+        return f"{mark}[{text}]({repository}/{'raw' if mark else 'blob'}/v{version}/{target})"
+
+    return _LINK.sub(link, readme.replace("```mermaid\n", "```text\n"))
+
+
+class Page(MetadataHookInterface):
+    """Puts the page into the metadata."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Called by hatchling, with the table `[project]`."""
+        readme = (Path(self.root) / "README.md").read_text(encoding="utf-8")
+        text = page_of(readme, metadata["urls"]["Repository"], metadata["version"])
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}
