@@ -46,7 +46,7 @@ def main() -> int:
         pip = (programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
         run(*pip, wheel)
         print(f"hwqueue alone, with what it needs: {size(Path(folder) / 'lib')}, pip among it")
-        run(*pip, f"hwqueue[all] @ {wheel.as_uri()}")
+        run(*pip, f"hwqueue[all,test] @ {wheel.as_uri()}")
         tutorial = "tests/e2e/test_tutorial.py::test_the_tutorial"
         run(sys.executable, "-m", "pytest", "-q", tutorial, HWQUEUE_TEST_PROGRAMS=str(programs))
     for path in sorted(DIST.iterdir()):

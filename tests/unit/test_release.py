@@ -37,4 +37,4 @@ def test_the_installed_package_says_so() -> None:
     said = metadata("hwqueue")
     assert said["Version"] == PROJECT["version"]
     assert "Repository, " + PROJECT["urls"]["Repository"] in said.get_all("Project-URL", [])
-    assert "](docs/" not in str(said.get_payload())
+    assert "](docs/" not in str(said.json["description"])
