@@ -102,6 +102,7 @@ _PAGES = (
     "/pending/{class}",
     "/fleet",
     "/fleet/history",
+    "/standing",
     "/fleet?view=map",
     "/fleet/map.json",
     "/fleet/fit/{class}",

@@ -26,8 +26,9 @@ from hwqueue.dashboard import actions, by_filter, chosen, sign_in
 from hwqueue.dashboard.auth import AuthMiddleware
 from hwqueue.dashboard.pages import ROUTES
 from hwqueue.dashboard.reads import Reads
-from hwqueue.dashboard.render import STATIC, page, static_version
+from hwqueue.dashboard.render import LIVE_SECONDS, STATIC, page, static_version
 from hwqueue.dashboard.sessions import SessionStore
+from hwqueue.dashboard.standing import Standing
 from hwqueue.errors import HwqueueError
 from hwqueue.hints import of_error
 from hwqueue.server.auth import Authenticator
@@ -79,6 +80,7 @@ class Dashboard:
         )
         self.app.state.notices = {verb: action.done for verb, action in actions.ACTIONS.items()}
         self.app.state.streams = streams
+        self.app.state.standing = Standing()
         self.reads = self.app.state.reads = Reads(self.pools)
 
     @asynccontextmanager
@@ -105,13 +107,13 @@ class _Static(StaticFiles):
 
 def _problem(
     request: Request, status: int, headline: str, message: str, *, hint: str | None = None,
-    code: str | None = None,
+    code: str | None = None, live: int = 0,
 ) -> Response:  # fmt: skip
     return page(
         request,
         "problem.html",
         headline,
-        live=0,
+        live=live,
         status=status,
         message=message,
         hint=hint,
@@ -169,6 +171,7 @@ async def _of_the_database(request: Request, error: Exception) -> Response:
         "The database does not answer",
         "This page has no earlier values to show.",
         hint="It tries again by itself; see that Postgres runs and takes connections.",
+        live=LIVE_SECONDS if request.method == "GET" else 0,
     )
 
 

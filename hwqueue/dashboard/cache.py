@@ -24,15 +24,20 @@ _MOST_SECONDS = 30.0  # but no longer; an older one is shown only where a newer 
 
 @dataclass(frozen=True, slots=True)
 class Cached(Generic[T]):
-    """A value and when it was read; `stale`: a newer read has failed since.
+    """A value and when it was read; `stale_since`: when a newer read first failed.
 
     asked_at: by the cache's clock.
     """
 
     value: T
     at: datetime
-    stale: bool = False
+    stale_since: datetime | None = None
     asked_at: float = float("-inf")
+
+    @property
+    def stale(self) -> bool:
+        """Whether it could not be read again."""
+        return self.stale_since is not None
 
 
 class ReadCache:
@@ -82,7 +87,7 @@ class ReadCache:
             if found is None:
                 raise
             _log.warning("%s is shown as of %s: %s", key, found[1].at.isoformat(), one_line(error))
-            cached = replace(found[1], stale=True)
+            cached = replace(found[1], stale_since=found[1].stale_since or datetime.now(UTC))
         if generation == self._generation:
             rest = min(_REST * (self._now() - asked_at), _MOST_SECONDS)
             valid_until = asked_at + max(seconds, rest)

@@ -147,6 +147,11 @@ async def _throughput(client: AsyncClient, queue: str | None = None) -> list[typ
     return await client.throughput(queue=queue, minutes=60)
 
 
+async def _notable(client: AsyncClient, codes: Sequence[str], limit: int) -> list[types.Event]:
+    """The newest events of these kinds."""
+    return await client.list_events(code=codes, limit=limit)
+
+
 async def _history(
     client: AsyncClient, kind: Literal["gpus", "waits"], minutes: int = 180
 ) -> list[types.FleetSample]:
@@ -315,6 +320,8 @@ class Reads(Reading):
     throughput = shared(FAST, _throughput)
     history = shared(SLOW, _history)
     tags = shared(SLOW, _tags)
+    notable = shared(FAST, _notable)
+    metrics = shared(SLOW, AsyncClient.metrics)
     explain_lease = shared(FAST, AsyncClient.explain_lease)
     explain_class = shared(FAST, AsyncClient.explain_class)
     explain_gang = shared(FAST, AsyncClient.explain_gang)
@@ -362,7 +369,7 @@ class Reads(Reading):
     async def node_names(self) -> Cached[Mapping[UUID, str]]:
         """The names of nodes by their ids."""
         nodes = await self.nodes()
-        return Cached({each.node_id: each.node_name for each in nodes.value}, nodes.at, nodes.stale)
+        return Cached({each.node_id: each.node_name for each in nodes.value}, nodes.at, nodes.stale_since)
 
     async def states(self, leases: Sequence[UUID]) -> dict[UUID, str]:
         """The states of those leases that there are."""

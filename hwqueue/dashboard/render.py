@@ -24,22 +24,25 @@ from hwqueue.dashboard.runs.graph import count_states
 STATIC = Path(__file__).parent / "static"
 LIVE_SECONDS = 5
 _OLD = timedelta(seconds=15)  # of a value beside newer ones: said on the page
+# In groups, which the eye tells apart: what waits, what runs, where, by what rules, what is around.
 NAV = (
-    ("o", "Overview", ""),
-    ("p", "Pending", "pending"),
-    ("f", "Fleet", "fleet"),
-    ("l", "Leases", "leases"),
-    ("u", "Runs", "runs"),
-    ("q", "Queues", "queues"),
-    ("m", "Limits", "limits"),
-    ("n", "Tenants", "tenants"),
-    ("c", "Classes", "classes"),
-    ("e", "Events", "events"),
-    ("t", "Try it", "try"),
-    ("s", "System", "system"),
+    (("o", "Overview", ""), ("p", "Pending", "pending")),
+    (
+        ("l", "Leases", "leases"),
+        ("a", "Gangs", "gangs"),
+        ("u", "Runs", "runs"),
+        ("w", "Workflows", "workflows"),
+    ),
+    (("f", "Fleet", "fleet"), ("c", "Classes", "classes"), ("t", "Try it", "try")),
+    (
+        ("q", "Queues", "queues"),
+        ("d", "Schedules", "schedules"),
+        ("m", "Limits", "limits"),
+        ("n", "Tenants", "tenants"),
+    ),
+    (("e", "Events", "events"), ("h", "Webhooks", "webhooks"), ("s", "System", "system")),
 )
-# pages that are reached by another one's tab
-_TAB_OF = {"webhooks": "system", "workflows": "runs", "gangs": "leases", "schedules": "queues"}
+_TAB_OF = {"nodes": "fleet"}  # pages that are reached by another one's tab
 
 _FILTERS = (
     *(text.number, text.percent, text.plural, text.size, text.memory),
@@ -100,6 +103,7 @@ def page(
     read: Iterable[Cached[Any]] = (),
     live: int = LIVE_SECONDS,
     status: int = 200,
+    here: str | None = None,
     **context: Any,
 ) -> Response:
     """A page, or only its main element when a live refresh asks for it.
@@ -108,13 +112,16 @@ def page(
         read: The cached values that the page shows; it is as old as the oldest of them, and says
             so where that is much older than the newest.
         live: Seconds between refreshes; 0: it does not refresh itself.
+        here: The tab; None: by the address.
     """
     cached = tuple(read)
     as_of = min((each.at for each in cached), default=datetime.now(UTC))
     # ages count from the newest of them: nothing that has happened lies in the future
     now = max((each.at for each in cached), default=as_of)
     links = Links(request)
-    here = request.url.path.removeprefix(links.root).strip("/").partition("/")[0]
+    if here is None:
+        here = request.url.path.removeprefix(links.root).strip("/").partition("/")[0]
+    standing = request.app.state.standing
     query = f"?{request.url.query}" if request.url.query else ""
     state: Mapping[str, Any] = request.scope["dashboard"]
     made = (
@@ -132,6 +139,9 @@ def page(
             live=live,
             as_of=as_of,
             has_old=now - as_of > _OLD,
+            away_since=min((each.stale_since for each in cached if each.stale_since), default=None),
+            alarms=standing.alarms if standing.is_fresh else (),
+            counts_of=standing.counts if standing.is_fresh else {},
             stale=any(each.stale for each in cached),
             version=version("hwqueue"),
             notice=request.app.state.notices.get(request.query_params.get("done")),

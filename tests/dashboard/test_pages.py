@@ -270,7 +270,8 @@ async def test_without_the_database_the_last_values_stay(sql: Client, dsn: str) 
         dashboard.reads.forget()
         after = await pages.page("/queues")
         assert "renders" in after
-        assert "does not answer; these are the values as of" in after
+        assert "The database does not answer since" in after
+        assert "these are the values as of" in after
         part = await pages.get("/queues", headers={"HX-Request": "true"})
         assert "Nothing can be changed until it is back" in part.text
         assert "The database does not answer" in await pages.page("/system", 503)

@@ -16,10 +16,10 @@ from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.pages.fleet import rack_of, use_of
 from hwqueue.dashboard.pages.pending import kind, worst
 from hwqueue.dashboard.pages.queues import worst_queue
-from hwqueue.dashboard.reads import MOST_CLASSES, reads
+from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
-from hwqueue.text import plural
-from hwqueue.types import Minute, NodeUsage, PendingReason, QueueDepth
+from hwqueue.dashboard.standing import concerns, look
+from hwqueue.types import Minute, NodeUsage
 
 SHOWN_CLASSES, SHOWN_QUEUES, SHOWN_EVENTS = 5, 8, 10
 READ_EVENTS = 200  # of which many may be about one task
@@ -35,15 +35,6 @@ NOTABLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Concern:
-    """Something that needs somebody: a clause of the first sentence, and where to look."""
-
-    text: str
-    page: str
-    query: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Rack:
     """A group of nodes as one cell: how many, how full, how many of them are not live."""
 
@@ -51,35 +42,6 @@ class Rack:
     nodes: int
     use: int
     away: int
-
-
-def concerns(
-    queues: Sequence[QueueDepth], pending: Sequence[PendingReason], fleet: Sequence[NodeUsage]
-) -> list[Concern]:
-    """What needs somebody, the worst first."""
-    found: list[Concern] = []
-    stuck = sum(row.pending for row in pending if kind(row) == "no match")
-    waiting = sum(row.pending for row in pending)
-    states = Counter(row.state for row in fleet)
-    if waiting and not fleet:
-        text = plural(waiting, "lease waits", "leases wait")
-        return [Concern(f"{text} and no node is registered", "pending")]
-    if stuck:
-        at_least = "at least " if len(pending) >= MOST_CLASSES else ""
-        text = f"{at_least}{plural(stuck, 'lease', 'leases')} cannot run anywhere"
-        found.append(Concern(text, "pending", (("kind", "no match"),)))
-    if states["silent"]:
-        text = f"{plural(states['silent'], 'node is', 'nodes are')} silent"
-        found.append(Concern(text, "fleet", (("state", "silent"),)))
-    paused = [row for row in queues if row.paused_at and row.pending]
-    if paused:
-        text = f"{plural(len(paused), 'queue is', 'queues are')} paused with work in"
-        found.append(Concern(text, "queues"))
-    expired = sum(row.expired for row in queues)
-    if expired:
-        text = f"{plural(expired, 'claim has', 'claims have')} expired and wait for reap"
-        found.append(Concern(text, "system"))
-    return found
 
 
 def rate(minutes: Sequence[Minute], name: str) -> float:
@@ -106,13 +68,18 @@ def racks(fleet: Sequence[NodeUsage]) -> list[Rack]:
 
 @protected("/")
 async def overview(request: Request) -> Response:
-    """One sentence, six numbers, the last hour, what is asked for in vain, and the fleet."""
+    """What needs somebody, six numbers, the last hour, what cannot run anywhere, and the fleet."""
     source = reads(request)
     # concurrently: with cached values the page waits as long as for one of them
-    queues, pending, nodes, minutes = await asyncio.gather(
-        source.queues(), source.pending(order="pending"), source.nodes(), source.throughput()
+    queues, pending, nodes, minutes, events = await asyncio.gather(
+        source.queues(),
+        source.pending(order="pending"),
+        source.nodes(),
+        source.throughput(),
+        source.notable(NOTABLE, READ_EVENTS),
     )
     fleet = nodes.value
+    request.app.state.standing = await look(source)
     open_queues = sorted(queues.value, key=worst_queue)
     unmet = alike(row for row in pending.value if kind(row) != "ready")
     unmet.sort(key=lambda each: worst(each.row))
@@ -121,7 +88,7 @@ async def overview(request: Request) -> Response:
         request,
         "overview.html",
         "Overview",
-        read=[queues, pending, nodes, minutes],
+        read=[queues, pending, nodes, minutes, events],
         charts=True,
         concerns=concerns(queues.value, pending.value, fleet),
         is_empty=not queues.value,
@@ -146,6 +113,14 @@ async def overview(request: Request) -> Response:
         queues=open_queues[:SHOWN_QUEUES],
         all_queues=len(open_queues),
         racks=racks(fleet),
-        events=await source.events(limit=READ_EVENTS, code=NOTABLE),
+        events=events.value,
         shown_events=SHOWN_EVENTS,
     )
+
+
+@protected("/standing")
+async def standing(request: Request) -> Response:
+    """The tabs with their counts, and the banner: loaded after each page, and again with it."""
+    request.app.state.standing = await look(reads(request))
+    at = request.query_params.get("at", "")[:20]
+    return page(request, "standing.html", "Tabs", live=0, here=at)
