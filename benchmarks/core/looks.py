@@ -138,6 +138,7 @@ _PAGES = (
     "/tenants",
     "/tenants/others",
     "/jump?q={name}",
+    "/jump/names?q={name}",
 )
 METRICS = "/metrics"
 PATHS = (*_API, *_ASKED, METRICS, *_PAGES)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from hwqueue.types import Attempt, Lease
+from hwqueue.types import Attempt, Lease, RunSummary, Sample
 
 WIDTH, HEIGHT = 100.0, 28.0
 
@@ -48,6 +49,47 @@ def segments(parts: Iterable[tuple[str, float]]) -> list[tuple[str, float, float
         drawn.append((name, left, width))
         left += width
     return drawn
+
+
+@dataclass(frozen=True, slots=True)
+class RunBar:
+    """A run as a bar: its state by the colour, how long it took by the height, of 44."""
+
+    run: RunSummary
+    height: float
+    length: timedelta
+
+
+def run_bars(runs: Sequence[RunSummary], now: datetime) -> list[RunBar]:
+    """Bars of runs, the newest last; the longest is as high as there is room."""
+    lengths = [max((run.finished_at or now) - run.submitted_at, timedelta()) for run in runs]
+    longest = max((each.total_seconds() for each in lengths), default=0.0) or 1.0
+    return [
+        RunBar(run, max(44 * length.total_seconds() / longest, 4.0), length)
+        for run, length in zip(reversed(runs), reversed(lengths), strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """How many waited at most so many seconds, and longer than the bucket before; None: any time."""
+
+    most: float | None
+    count: int
+
+
+def buckets(samples: Iterable[Sample], name: str, queue: str) -> list[Bucket]:
+    """A histogram of a queue, without what is empty at both ends; its samples count from zero on."""
+    named = [each for each in samples if each.name == f"{name}_bucket" and each.labels["queue"] == queue]
+    bounds = sorted(
+        (math.inf if each.labels["le"] == "+Inf" else float(each.labels["le"]), each.value) for each in named
+    )
+    before, made = 0.0, []
+    for bound, value in bounds:
+        made.append(Bucket(None if bound == math.inf else bound, round(value - before)))
+        before = value
+    filled = [index for index, each in enumerate(made) if each.count]
+    return made[filled[0] : filled[-1] + 1] if filled else []
 
 
 @dataclass(frozen=True, slots=True)

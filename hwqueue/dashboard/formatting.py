@@ -89,6 +89,11 @@ def policy(key: str, value: Any) -> str:
     return exact_duration(timedelta(seconds=value)) if key in POLICY_SPANS else str(value)
 
 
+def reason_words(message: str) -> str:
+    """Why a class does not run, without what its glyph says: `most lack zone in z5`."""
+    return message.removeprefix("no live node can run it: ")
+
+
 def cores(milli: int | None) -> str:
     """Processor time given in thousandths of a core."""
     return UNKNOWN if milli is None else number(milli / 1000)

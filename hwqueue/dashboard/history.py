@@ -66,6 +66,27 @@ def gpu_charts(samples: Sequence[FleetSample]) -> list[Chart]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """GPUs of a model: in use, free, and asked for by what waits."""
+
+    model: str
+    used: float
+    free: float
+    asked: float
+
+
+def supply_of(samples: Sequence[FleetSample]) -> list[Supply]:
+    """What there is of each model beside what is asked for, in the last sample, the most asked for first."""
+    last = max((sample.at for sample in samples), default=None)
+    rows = [
+        Supply(each.name or ANY, each.used, each.present - each.used, each.waiting)
+        for each in samples
+        if each.at == last and (each.present or each.waiting)
+    ]
+    return sorted(rows, key=lambda row: (-row.asked, -row.used - row.free, row.model))
+
+
 def all_gpus(samples: Sequence[FleetSample]) -> Chart | None:
     """All models in one chart; None: there were no GPUs."""
     times = sorted({sample.at for sample in samples if sample.present or sample.waiting})

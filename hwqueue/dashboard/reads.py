@@ -252,6 +252,16 @@ async def _runs(
     return rows, {each.run_id: each for each in known}
 
 
+async def _last_runs(client: AsyncClient, workflow: str, limit: int) -> list[types.RunSummary]:
+    """The newest runs of a workflow."""
+    return await client.list_workflow_runs(workflow=workflow, limit=limit)
+
+
+async def _failures(client: AsyncClient, queue: str | None, limit: int) -> list[types.LeaseSummary]:
+    """The newest leases that failed. Raises: QueueUnknown."""
+    return await client.list_leases(queue=queue, state="failed", limit=limit)
+
+
 async def _run_view(client: AsyncClient, run_id: UUID | str) -> RunView:
     """One run, its definition and its steps. Raises: RunNotFound."""
     steps = await client.list_workflow_steps(run_id)
@@ -328,6 +338,8 @@ class Reads(Reading):
     system = shared(3 * SLOW, _system)
     fit = shared(SLOW, _fit)
     workflows = shared(FAST, _workflows)
+    last_runs = shared(FAST, _last_runs)
+    failures = shared(SLOW, _failures)
     checked_steps = shared(SLOW, _checked_steps)
 
     schedules = read(AsyncClient.list_schedules)

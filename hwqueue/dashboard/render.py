@@ -47,7 +47,14 @@ _TAB_OF = {"nodes": "fleet"}  # pages that are reached by another one's tab
 _FILTERS = (
     *(text.number, text.percent, text.plural, text.size, text.memory),
     *(text.duration, text.exact_duration, text.milliseconds, text.age, text.ago),
-    *(formatting.absolute, formatting.exact, formatting.iso, formatting.short, formatting.cores),
+    *(
+        formatting.absolute,
+        formatting.exact,
+        formatting.iso,
+        formatting.short,
+        formatting.cores,
+        formatting.reason_words,
+    ),
     *(formatting.policy, formatting.pretty, formatting.error_line, folded),
     *(formatting.glyph, formatting.tone, formatting.asks, formatting.asked, charts.spark, charts.share),
     *(charts.segments, count_states, formatting.parked, formatting.linked),
@@ -140,12 +147,14 @@ def page(
             as_of=as_of,
             has_old=now - as_of > _OLD,
             away_since=min((each.stale_since for each in cached if each.stale_since), default=None),
-            alarms=standing.alarms if standing.is_fresh else (),
-            counts_of=standing.counts if standing.is_fresh else {},
             stale=any(each.stale for each in cached),
             version=version("hwqueue"),
             notice=request.app.state.notices.get(request.query_params.get("done")),
-            **{"charts": False, "map": False, "follows": False, "graph": None, "now": now}
+            **{
+                "alarms": standing.alarms if standing.is_fresh else (),
+                "counts_of": standing.counts if standing.is_fresh else {},
+            }
+            | {"charts": False, "map": False, "follows": False, "graph": None, "now": now}
             | dict(state)
             | context,
         )

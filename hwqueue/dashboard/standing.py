@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from time import monotonic
+from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeVar
 
 from hwqueue.dashboard.cache import Cached
@@ -17,8 +17,7 @@ from hwqueue.types import Minute, NodeUsage, PendingReason, QueueDepth, Webhook
 
 T = TypeVar("T")
 Tone = Literal["bad", "none", "warn"]
-GOOD_SECONDS = 30.0
-"""For how long what was found is shown on a page that did not look itself."""
+_FRESH = timedelta(seconds=30)  # for so long it is shown on pages that did not look themselves
 _REAP_SECONDS = 120  # as `hwqueue doctor` has it: workers call it every 5 s
 _NAMED_TASKS = 3
 
@@ -50,22 +49,22 @@ class Standing:
     Attributes:
         alarms: What stops everything or a task; a banner on every page.
         counts: By the path of the tab.
-        seen: When, by the monotonic clock.
+        as_of: When the oldest of it was read.
     """
 
     alarms: Sequence[Concern] = ()
     counts: Mapping[str, Count] = field(default_factory=dict)
-    seen: float = float("-inf")
+    as_of: datetime | None = None
 
     @property
     def is_fresh(self) -> bool:
         """Whether a page may show it."""
-        return monotonic() - self.seen < GOOD_SECONDS
+        return self.as_of is not None and datetime.now(UTC) - self.as_of < _FRESH
 
 
 async def look(source: Reads) -> Standing:
     """How things stand; what cannot be read is left out. All reads are shared by all viewers."""
-    queues, pending, nodes, minutes, hooks, metrics = await asyncio.gather(
+    found = await asyncio.gather(
         source.queues(),
         source.pending(order="pending"),
         source.nodes(),
@@ -74,12 +73,13 @@ async def look(source: Reads) -> Standing:
         source.metrics(),
         return_exceptions=True,
     )
+    queues, pending, nodes, minutes, hooks, metrics = found
     samples = {sample.name: sample.value for sample in _value(metrics, [])}
     depths, fleet, reasons = _value(queues, []), _value(nodes, []), _value(pending, [])
     return Standing(
         alarms(depths, reasons, fleet, samples.get("hwqueue_reap_lag_seconds", 0.0)),
         counts(depths, fleet, _value(minutes, []), _value(hooks, [])),
-        monotonic(),
+        min((each.at for each in found if not isinstance(each, BaseException)), default=None),
     )
 
 

@@ -89,3 +89,19 @@ def test_the_tabs_count_without_a_reload(visit: Visit, sql: Client) -> None:
     expect(page).to_have_url(re.compile("/gangs$"))
     expect(page.locator(".tabs [aria-current]")).to_have_text("Gangs")
     assert violations(page) == []
+
+
+def test_names_are_suggested_while_one_types(visit: Visit, sql: Client) -> None:
+    sql.create_queue("renders")
+    worker(sql, "render-box", "draw")
+    sql.spawn_lease("renders", "render-film")
+    page = visit.go("/queues")
+    page.keyboard.press("/")
+    page.keyboard.type("rend")
+    options = page.locator("#names option")
+    expect(options).to_have_count(3)
+    found = {option.get_attribute("value"): option.text_content() for option in options.all()}
+    assert found == {"render-box": "node", "renders": "queue", "render-film": "task"}
+    page.keyboard.type("er-film")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(r"/leases\?task=render-film$"))

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from hwqueue.alike import alike
 from hwqueue.dashboard import formatting
 from hwqueue.dashboard.auth import protected
+from hwqueue.dashboard.history import SHOWN_MODELS, all_gpus, supply_of, waits_chart
 from hwqueue.dashboard.pages.fleet import rack_of, use_of
 from hwqueue.dashboard.pages.pending import kind, worst
 from hwqueue.dashboard.pages.queues import worst_queue
@@ -78,8 +79,10 @@ async def overview(request: Request) -> Response:
         source.throughput(),
         source.notable(NOTABLE, READ_EVENTS),
     )
+    gpus, waits = await asyncio.gather(source.history("gpus", 180), source.history("waits", 180))
+    supply = supply_of(gpus.value)
     fleet = nodes.value
-    request.app.state.standing = await look(source)
+    stands = request.app.state.standing = await look(source)
     open_queues = sorted(queues.value, key=worst_queue)
     unmet = alike(row for row in pending.value if kind(row) != "ready")
     unmet.sort(key=lambda each: worst(each.row))
@@ -88,9 +91,11 @@ async def overview(request: Request) -> Response:
         request,
         "overview.html",
         "Overview",
-        read=[queues, pending, nodes, minutes, events],
+        read=[queues, pending, nodes, minutes, events, gpus, waits],
         charts=True,
         concerns=concerns(queues.value, pending.value, fleet),
+        alarms=stands.alarms,
+        counts_of=stands.counts,
         is_empty=not queues.value,
         pending_leases=sum(row.pending for row in queues.value),
         oldest_at=min((row.oldest_at for row in queues.value if row.oldest_at), default=None),
@@ -113,6 +118,10 @@ async def overview(request: Request) -> Response:
         queues=open_queues[:SHOWN_QUEUES],
         all_queues=len(open_queues),
         racks=racks(fleet),
+        supply=supply[:SHOWN_MODELS],
+        models=len(supply),
+        most_gpus=max((max(row.used + row.free, row.asked) for row in supply), default=0),
+        over_time=[chart for chart in (all_gpus(gpus.value), waits_chart(waits.value)) if chart],
         events=events.value,
         shown_events=SHOWN_EVENTS,
     )
@@ -121,6 +130,8 @@ async def overview(request: Request) -> Response:
 @protected("/standing")
 async def standing(request: Request) -> Response:
     """The tabs with their counts, and the banner: loaded after each page, and again with it."""
-    request.app.state.standing = await look(reads(request))
+    stands = request.app.state.standing = await look(reads(request))
     at = request.query_params.get("at", "")[:20]
-    return page(request, "standing.html", "Tabs", live=0, here=at)
+    return page(
+        request, "standing.html", "Tabs", live=0, here=at, alarms=stands.alarms, counts_of=stands.counts
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 from starlette.requests import Request
@@ -9,6 +10,7 @@ from starlette.responses import Response
 
 from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.cache import Cached
+from hwqueue.dashboard.charts import run_bars
 from hwqueue.dashboard.pages.pending import glyph_of
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
@@ -17,6 +19,7 @@ from hwqueue.errors import BadArgument, HwqueueError, WorkflowUnknown
 from hwqueue.types import CheckedStep, WorkflowVersion
 
 PAGE = 50
+SHOWN_RUNS = 50
 MOST_ROWS = 500
 
 
@@ -55,7 +58,10 @@ def run_counts(versions: list[WorkflowVersion]) -> list[tuple[str, int]]:
 async def workflow(request: Request) -> Response:
     """One definition: its graph, its versions, where its runs are."""
     name, version = _asked(request)
-    found, versions = await reads(request).workflow(name, version)
+    source = reads(request)
+    (found, versions), runs = await asyncio.gather(
+        source.workflow(name, version), source.last_runs(name, SHOWN_RUNS)
+    )
     graph = graph_of(found.spec)
     return page(
         request,
@@ -63,6 +69,8 @@ async def workflow(request: Request) -> Response:
         f"Workflow {name}",
         live=10,
         workflow=found,
+        read=[runs],
+        run_bars=run_bars(runs.value, runs.at),
         newest=max((each.version or 0 for each in versions), default=0),
         versions=versions,
         counts=run_counts(versions),

@@ -60,7 +60,7 @@ export function refresh() {
 function showLive() {
   const chip = $("live")?.firstElementChild;
   if (!chip) return;
-  const state = failed ? "stale" : paused ? "paused" : chosen().length ? "held" : "live";
+  const state = failed || isAway() ? "stale" : paused ? "paused" : chosen().length ? "held" : "live";
   chip.dataset.state = state;
   chip.textContent = state;
   $("live").setAttribute("aria-pressed", String(paused));
@@ -86,7 +86,7 @@ body.addEventListener("htmx:before:response", (event) => {
   if (isOfPage(event)) showFailed(status >= 400, status >= 500);
   if (status === 401) location.reload();
 });
-body.addEventListener("htmx:after:swap", () => { mend(); showAway(since !== null); });
+body.addEventListener("htmx:after:swap", () => { mend(); showAway(since !== null); showLive(); });
 
 // What a fragment needs once it is in the page.
 let row = -1;
@@ -288,6 +288,32 @@ function columns(table) {
   }));
   return lines[0]?.map((_, index) => lines.map((line) => line[index])) ?? [];
 }
+// What each line is, and its value where the pointer is: in the order of the table's columns.
+function legend(series, time) {
+  const list = document.createElement("ul");
+  list.className = "legend";
+  const item = (sign, text) => {
+    const made = document.createElement("li"), value = document.createElement("strong");
+    made.append(...sign, text, value);
+    list.append(made);
+    return value;
+  };
+  const values = series.map(({ label, stroke, dash }) => {
+    const sign = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    sign.setAttribute("class", "line");
+    const line = document.createElementNS(sign.namespaceURI, "line");
+    for (const [name, value] of Object.entries({ x1: 0, x2: 24, y1: 4, y2: 4, stroke, "stroke-dasharray": (dash ?? []).join(" ") })) line.setAttribute(name, value);
+    sign.append(line);
+    return item([sign], label);
+  });
+  const at = item([], "");
+  const show = (data, index) => {
+    const isOn = index !== null && index !== undefined;
+    values.forEach((value, number) => { value.textContent = isOn ? data[number + 1][index]?.toLocaleString("en") ?? "-" : ""; });
+    at.textContent = isOn ? `at ${time(data[0][index])}` : "";
+  };
+  return { list, show };
+}
 function draw(plot) {
   const table = plot.closest("figure").querySelector("details table");
   if (!window.uPlot || !table || plot.clientWidth === 0) return;
@@ -295,21 +321,24 @@ function draw(plot) {
   if (!data.length || data[0].length < 2) return;
   const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
   if (plot.chart) { plot.chart.setData(data); return; }
+  plot.replaceChildren();
   const line = colour("line"), muted = colour("muted");
   const axis = { stroke: muted, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "12px system-ui" };
   const dashes = [undefined, [6, 3], [2, 3], [8, 3, 2, 3], [1, 4]];
   const series = names.slice(1).map((label, index) => ({
     label, width: 1.5, dash: dashes[index], points: { show: false },
     stroke: colour(table.tHead.rows[0].cells[index + 1].dataset.colour ?? "accent"),
-    value: (_, value) => (value === null ? "-" : value.toLocaleString("en")),
   }));
+  const told = legend(series, (stamp) => new Date(stamp * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", timeZone: zone() }));
   plot.chart = new window.uPlot({
-    width: plot.clientWidth, height: 200, series: [{ label: "time", value: "{HH}:{mm}" }, ...series],
+    width: plot.clientWidth, height: 200, series: [{}, ...series], legend: { show: false },
     tzDate: (stamp) => window.uPlot.tzDate(new Date(stamp * 1000), zone()),
     axes: [{ ...axis, values: [[3600, "{HH}:{mm}", null, null, null, null, null, null, 1], [60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] }, { ...axis, size: 56 }],
     scales: { y: { range: (_, low, high) => [0, Math.max(high ?? 0, 1) * 1.05] } },
     cursor: { drag: { x: false, y: false } },
+    hooks: { setCursor: [(chart) => told.show(chart.data, chart.cursor.idx)] },
   }, data, plot);
+  plot.append(told.list);
   new ResizeObserver(() => plot.chart?.setSize({ width: plot.clientWidth, height: 200 })).observe(plot);
 }
 
@@ -321,4 +350,5 @@ if (new URLSearchParams(location.search).has("done")) {
 }
 mend();
 showAway(false);
+showLive();
 window.addEventListener("load", mend);
