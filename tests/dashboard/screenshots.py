@@ -163,8 +163,10 @@ def main() -> None:
             found = pages(client)
         url = stack.enter_context(serving(dsn))
         browser = stack.enter_context(browsing())
+        client = stack.enter_context(Client(dsn))
         for scheme in SCHEMES:
             for size, (width, height) in SIZES.items():
+                client.reap()  # else pages say that nobody does
                 context = browser.new_context(
                     viewport={"width": width, "height": height},
                     color_scheme="dark" if scheme == "dark" else "light",
