@@ -25,7 +25,7 @@ class Readiness(BaseModel):
     """The database answers, and its schema fits."""
 
     status: Literal["ready"] = "ready"
-    revision: str = Field(description="Of the schema.", examples=["0001_tiers"])
+    revision: str = Field(description="Of the schema.", examples=["0001_samples"])
 
 
 @router.get("/healthz")
