@@ -226,7 +226,7 @@ async def test_a_webhook_and_its_deliveries(pages: Pages, sql: Client) -> None:
     listed = await pages.page("/webhooks")
     check(listed)
     assert 'href="/webhooks/pager"' in listed
-    assert 'data-key="s" aria-current="page"' in listed
+    assert 'data-key="h" aria-current="page"' in listed
     text = await pages.page("/webhooks/pager")
     check(text)
     assert "<em>" not in text

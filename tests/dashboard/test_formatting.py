@@ -72,11 +72,13 @@ def test_how_long_ago_stays_true(browser: Browser, dsn: str, lease: UUID) -> Non
         when = page.locator("header time .rel").first
         expect(when).to_have_text(re.compile(r"^(now|\d+ s ago)$"))
         expect(page.locator("#why a[href$='/why']")).to_have_count(0)  # else it takes ten minutes
+        page.wait_for_load_state("networkidle")  # so do the tabs
         page.clock.fast_forward(10 * 60_000)
         expect(when).to_have_text("10 min ago")
         visit.go("/queues?live=off")
         oldest = page.locator("time[data-age] .rel")
         expect(oldest).to_have_text(re.compile(r"^\d+ s$"))
+        page.wait_for_load_state("networkidle")
         page.clock.fast_forward(90 * 60_000)
         expect(oldest).to_have_text("1 h 30 min")
 

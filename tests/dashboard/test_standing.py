@@ -76,6 +76,7 @@ async def test_the_worst_is_first_and_the_largest(pages: Pages, sql: Client) -> 
 
 def test_the_tabs_count_without_a_reload(visit: Visit, sql: Client) -> None:
     sql.create_queue("renders")
+    sql.reap()
     page = visit.go("/queues")
     tab = page.locator(".tabs [data-key=p]")
     expect(tab).to_have_text("Pending")
