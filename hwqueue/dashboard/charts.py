@@ -72,7 +72,7 @@ def run_bars(runs: Sequence[RunSummary], now: datetime) -> list[RunBar]:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """How many waited at most so many seconds, and longer than the bucket before; None: any time."""
+    """How many waited at most this many seconds, and longer than the bucket before; None: any time."""
 
     most: float | None
     count: int
