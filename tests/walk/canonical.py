@@ -21,7 +21,7 @@ def _names(text: str) -> frozenset[str]:
 
 # Tables that record what was and that no call decides by; what upkeep has looked at, and when.
 LEFT_OUT = _names("""
-    attempt undone_end minute_stat run_total traced_run
+    attempt undone_end minute_stat sample run_total traced_run
     queue_signal prune_cursor installation
     class_fleet test_clock idempotency death
 """)

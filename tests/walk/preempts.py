@@ -121,7 +121,7 @@ def _may_go(seen: Seen, claim: Claim, tier: int) -> bool:
 
 def _room_wrong(seen: Seen) -> list[str]:
     """What is booked has room once those that were asked have gone, and is reserved as soon as it has."""
-    stay = [claim for claim in seen.claims if not _is_asked(seen.leases[claim.lease_id])]
+    stay = [claim for claim in seen.claims if seen.leases[claim.lease_id].stop_at is None]
     booked = {seen.leases[key].node for key in seen.preempting}
     wrong = [f"more than it has is booked on {node}" for node in overbooked(stay) & booked]
     full = overbooked(seen.claims)
