@@ -38,6 +38,7 @@ FOLDER = ROOT / "docs" / "images"
 SIZES = {"wide": (1440, 900), "narrow": (390, 844)}
 SCHEMES = ("light", "dark")
 TALLEST = 1100
+FIRST = "class-light-wide.png"
 
 
 def chromium() -> str | None:
@@ -136,10 +137,11 @@ def picture(page: Page, url: str, path: Path) -> None:
 
 
 def shown() -> set[str]:
-    """The files that the README and the docs show."""
+    """The files that the README and the docs show; the first page of the site has dark ones, too."""
     texts = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     found = (re.findall(r"images/([\w-]+\.png)", text.read_text("utf-8")) for text in texts)
-    return {name for names in found for name in names}
+    names = {name for names in found for name in names}
+    return names | {FIRST.replace("light", "dark")}
 
 
 def main() -> None:
