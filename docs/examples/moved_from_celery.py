@@ -7,6 +7,8 @@ import asyncio
 import os
 from datetime import timedelta
 
+import psycopg
+
 import hwqueue
 from hwqueue.types import RetryPolicy
 from hwqueue.worker import Worker, WorkerSettings
@@ -54,7 +56,11 @@ async def main() -> None:
         await flow.workflow.define(client)
         await app.sync_schedules(client, origin="shop")
 
-        # send_mail.apply_async(("ada@example.org",), countdown=1)
+        # transaction.on_commit(lambda: send_mail.delay("bob@example.org"))
+        async with await psycopg.AsyncConnection.connect(dsn) as connection:  # commits at its end
+            await send_mail.spawn(hwqueue.AsyncClient.on(connection), "bob@example.org")
+
+        # send_mail.apply_async(("ada@example.org",), countdown=1).get(timeout=30)
         mail = await send_mail.with_options(delay=timedelta(seconds=1)).spawn(client, "ada@example.org")
         run = await flow.workflow.submit(client, {"folder": "trip"})
 

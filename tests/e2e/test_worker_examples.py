@@ -92,6 +92,18 @@ def test_an_example_prints(dsn: str, monkeypatch: pytest.MonkeyPatch, name: str,
     assert run_example(f"{name}.py", dsn).splitlines() == printed
 
 
+def test_the_page_shows_what_was_moved() -> None:
+    """But for the two decorators on one function, which need Celery, too."""
+
+    def lines(text: str) -> str:
+        return "\n".join(line.strip() for line in text.splitlines())
+
+    moved = lines((EXAMPLES / "moved_from_celery.py").read_text())
+    shown = fenced((DOCS / "use" / "coming_from.md").read_text(), "python")
+    assert len(shown) >= 5
+    assert [block for block in shown if lines(block) not in moved and "def deliver(" not in block] == []
+
+
 def test_results(dsn: str) -> None:
     lines = run_example("results.py", dsn).splitlines()
     assert sorted(lines[:3]) == ["2 completed", "3 completed", "four failed"]
