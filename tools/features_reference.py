@@ -43,6 +43,7 @@ class Feature:
     has: str
     says: str
     elsewhere: str = ""
+    source: str = ""
     tests: tuple[str, ...] = ()
 
 
@@ -60,8 +61,13 @@ def page() -> str:
     parts = [INTRODUCTION.format(count=len(rows), yes=yes, in_part=in_part, no=no)]
     for group, members in groupby(rows, key=lambda row: row.group):
         parts.append(f"\n## {group}\n\n| feature | here | how | elsewhere |\n|---|---|---|---|\n")
-        parts += [f"| {m.name} | **{m.has}** | {m.says} | {m.elsewhere} |\n" for m in members]
+        parts += [f"| {m.name} | **{m.has}** | {m.says} | {elsewhere(m)} |\n" for m in members]
     return "".join(parts)
+
+
+def elsewhere(feature: Feature) -> str:
+    """What other queues call it, and where that can be read."""
+    return feature.elsewhere + (f" ([source]({feature.source}))" if feature.source else "")
 
 
 def main() -> int:
