@@ -231,8 +231,8 @@ $$;
 
 -- Returns the row that says what a tenant may have, and refuses spawns of one that has all of it: leases that
 -- wait, unless each of these has a key that another lease holds, and, of a class that is new, placement
--- classes. What reap counted more than ten seconds ago does not count. Where the tenant's spawns are bounded in
--- time, these are noted. p_what: what they add to. p_asked: the options of one; with p_numbers a batch, of
+-- classes. What reap counted more than ten seconds ago does not count. Where the tenant's spawns are bounded
+-- in time, these are noted. p_what: what they add to. p_asked: the options of one; with p_numbers a batch, of
 -- which these elements are meant. p_spawned: how many they are. Volatile: it sees the class that the same
 -- statement has written.
 -- Raises: QHT03.
