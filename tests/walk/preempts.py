@@ -171,6 +171,29 @@ PREEMPTS = World(
     is_upkeeps=True,
     near=3,
 )
+# One device, and no time passes: all of it, in a minute.
+PREEMPTS_AT_ONCE = World(
+    "preempts_at_once",
+    policy=_POLICY,
+    tenants=_TENANTS,
+    nodes={"n": gpus(1, "n")},
+    leases={"v": _of("third")},
+    first=[s.Claim("n")],
+    steps=[
+        s.Spawn("a", _of("first")),
+        s.Claim("n"),
+        *every(s.Complete, "av"),
+        s.Release("v"),
+        s.Cancel("a"),
+        o.Cordon("n"),
+        o.Uncordon("n"),
+        Beat("n"),
+        ReapTiers(),
+    ],
+    promises=[asks_later_tiers, victims_keep_their_place, keeps_its_room],
+    is_upkeeps=True,
+    is_slow=True,
+)
 # A gang of two needs the devices of both nodes; one of them runs a lease of the last tier.
 GANG_PREEMPTS = World(
     "gang_preempts",

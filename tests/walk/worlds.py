@@ -16,7 +16,7 @@ from tests.walk.everywhere import ALWAYS, ONCE
 from tests.walk.lanes import CHAINS, LANES
 from tests.walk.lasting import WHILE_RUNNING
 from tests.walk.names import lease_id, node_id
-from tests.walk.preempts import GANG_PREEMPTS, PREEMPTS
+from tests.walk.preempts import GANG_PREEMPTS, PREEMPTS, PREEMPTS_AT_ONCE
 from tests.walk.proposals import PLANNED, PROPOSALS_OF_ALL
 from tests.walk.replaces import IN_PLACE, MOVED, OVERLAP
 from tests.walk.world import IN_ZONE, World, every, gpus, leases_of, needs, require, spread
@@ -372,6 +372,7 @@ _WORLDS = [
     MOVED,
     OVERLAP,
     PREEMPTS,
+    PREEMPTS_AT_ONCE,
     GANG_PREEMPTS,
     WHILE_RUNNING,
     KEPT,
