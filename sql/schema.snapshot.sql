@@ -967,7 +967,7 @@ CREATE FUNCTION hwqueue.are_counters_zero(p_touched hwqueue.touched_term[]) RETU
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.are_own_tenants(p_tenants jsonb, p_with text[]) RETURNS boolean
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE TABLE hwqueue.tally (
     run_id uuid NOT NULL,

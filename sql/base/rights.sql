@@ -162,14 +162,14 @@ $$;
 -- Whether all tenants that a selector names are the caller's, or share their leases with one of p_with. A
 -- selector that names none means the lease's own tenant.
 create or replace function hwqueue.are_own_tenants(p_tenants jsonb, p_with text[]) returns boolean
-language sql stable
-as $$
-  select case
+language plpgsql stable
+as $$ begin return
+  case
     when hwqueue.my_tenants() is null or p_tenants is null or jsonb_typeof(p_tenants) = 'null' then true
     when jsonb_typeof(p_tenants) = 'array' then p_tenants <@ to_jsonb(hwqueue.my_tenants() || array(
       select t.name from hwqueue.tenant t where p_tenants ? t.name and t.spec -> 'shared_with' ?| p_with))
-    else false end
-$$;
+    else false end;
+end $$;
 
 -- Checks the right to spawn, and the classes of new spawns with check_own_class.
 -- It runs after the rows are written, because leases of one batch may name each other.
