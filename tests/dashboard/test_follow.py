@@ -113,6 +113,8 @@ def test_events_come_by_themselves(visit: Visit, sql: Client) -> None:
 
 def test_rows_wait_while_somebody_reads(visit: Visit, sql: Client) -> None:
     sql.create_queue("renders")
+    # a banner that comes would push the row from under the mouse
+    visit.page.route("**/standing*", lambda route: route.fulfill(status=204))
     page = visit.go("/events?queue=renders")
     expect(page.locator("#follow-state")).to_have_text("connected")
     page.locator("tbody tr").hover()
