@@ -64,7 +64,7 @@ _FUNCTIONS: Mapping[str, Mapping[Face, str]] = {
     "spawn_leases": {"cli": "hwqueue lease spawn", "http": f"POST {_API}/leases/batch"},
     "lease_logs": {"cli": "hwqueue lease logs", "http": f"GET {_API}/leases/ID/logs"},
     "cancel_lease": {"cli": "hwqueue lease cancel", "http": f"POST {_API}/leases/ID/cancel"},
-    "register_node": {"cli": "hwqueue worker run", "http": "a worker: hwqueue worker run"},
+    "register_node": {"cli": "hwqueue worker run", "http": f"POST {_API}/nodes/ID/register"},
     "pending_reasons": {"cli": "hwqueue pending", "http": "hwqueue pending"},
 }
 
@@ -72,6 +72,17 @@ _SQL_CALL = re.compile(r"select hwqueue\.(\w+)\(p_\w+ => '([^']*)'(, \.\.\.)?\)"
 _CALL = re.compile(r'client\.(\w+)\("([^"]*)"(?:, \.\.\.)?\)')
 _NAME = re.compile(rf"\b({'|'.join(_FUNCTIONS)})\b")
 _ARGUMENT = re.compile(r"\bp_(?=[a-z])")
+_SPAN = re.compile(r"interval '(\d+) (second|minute|hour|day)s?'")
+_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+_ARRAY = re.compile(r"array\['([^']*)'\]")
+
+
+def message_of(error: HwqueueError) -> str:
+    """What the function said, its argument called as others than SQL call it: role instead of p_role."""
+    field = error.detail.get("field") if isinstance(error.detail, Mapping) else None
+    if isinstance(field, str) and field.startswith("p_"):
+        return str(error).replace(field, field.removeprefix("p_"))
+    return str(error)
 
 
 def in_python(sqlstate: str, hint: str | None, facts: Mapping[str, Any]) -> str | None:
@@ -90,9 +101,11 @@ def of_error(error: HwqueueError, face: Literal["cli", "http"]) -> str | None:
     def called(name: str, *arguments: str) -> str:
         return _FUNCTIONS[name][face].format(*arguments)
 
-    hint = _CALL.sub(
-        lambda found: called(found[1], found[2]) if found[1] in _FUNCTIONS else found[0], error.hint
-    )
+    hint = error.hint
+    if face == "http":  # values as JSON has them
+        hint = _SPAN.sub(lambda found: f"{int(found[1]) * _SECONDS[found[2]]}, in seconds", hint)
+        hint = _ARRAY.sub(r'["\1"]', hint)
+    hint = _CALL.sub(lambda found: called(found[1], found[2]) if found[1] in _FUNCTIONS else found[0], hint)
     return _NAME.sub(
         lambda found: found[0] if "{0}" in _FUNCTIONS[found[0]][face] else called(found[0]), hint
     )

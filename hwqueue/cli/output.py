@@ -25,7 +25,7 @@ from hwqueue.cli.options import Options, options_of
 from hwqueue.cli.tables import Item, Row, columns_of, flat, grid_of, is_list_of_records, table_of
 from hwqueue.driver_errors import hint_of
 from hwqueue.errors import HwqueueError
-from hwqueue.hints import of_error
+from hwqueue.hints import message_of, of_error
 
 
 class ExitCode(IntEnum):
@@ -202,7 +202,7 @@ def report_usage_error(error: Any) -> ExitCode:
 def _explain(error: Exception) -> tuple[str, str | None, object, str | None]:
     """Message, hint, detail and SQLSTATE of an error."""
     if isinstance(error, HwqueueError):
-        return _message(error), of_error(error, "cli"), error.detail, error.sqlstate
+        return message_of(error), of_error(error, "cli"), error.detail, error.sqlstate
     if isinstance(error, psycopg.Error):
         message = error.diag.message_primary or str(error).strip()
         hint = error.diag.message_hint or hint_of(error)
@@ -210,14 +210,6 @@ def _explain(error: Exception) -> tuple[str, str | None, object, str | None]:
     # Such as a FileNotFoundError: its message alone can be as short as a number.
     hint = "add --verbose to see where it came from"
     return str(error) or type(error).__name__, hint, None, None
-
-
-def _message(error: HwqueueError) -> str:
-    """What the function said, its argument called as the option is: role instead of p_role."""
-    field = error.detail.get("field") if isinstance(error.detail, Mapping) else None
-    if isinstance(field, str) and field.startswith("p_"):
-        return str(error).replace(field, field.removeprefix("p_"), 1)
-    return str(error)
 
 
 def _indented(text: str) -> str:

@@ -17,8 +17,8 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from hwqueue.driver_errors import PASSING
-from hwqueue.errors import HwqueueError, OtherTenant
-from hwqueue.hints import of_error
+from hwqueue.errors import HwqueueError
+from hwqueue.hints import message_of, of_error
 from hwqueue.server.fair_slots import Busy
 from hwqueue.text import one_line
 
@@ -129,9 +129,9 @@ def _of_the_queue(request: Request, error: HwqueueError) -> Response:
     return answer(
         request,
         status,
-        str(error),
+        message_of(error),
         code=error.sqlstate,
-        field=_field_of(error, request.method),
+        field=_field_of(error, request),
         hint=of_error(error, "http"),
         retryable=error.retryable or status == 503,
         facts=_exact(error.detail) or None,
@@ -139,12 +139,12 @@ def _of_the_queue(request: Request, error: HwqueueError) -> Response:
     )
 
 
-def _field_of(error: HwqueueError, method: str) -> str | None:
-    """The path of what was refused; of what is another tenant's with the element of the batch."""
+def _field_of(error: HwqueueError, request: Request) -> str | None:
+    """The path of what was refused; in a batch with its element, as where the server itself refuses."""
     index = error.detail.get("index")
-    if isinstance(error, OtherTenant) and error.field and index is not None:
+    if index is not None and error.field and request.scope["path"].endswith("/leases/batch"):
         return f"leases[{index}].{error.field}"
-    if method == "GET":  # the keys of a filter are query parameters
+    if request.method == "GET":  # the keys of a filter are query parameters
         return error.field and error.field.removeprefix("filter.")
     return error.field
 

@@ -136,7 +136,7 @@ begin
       then (e.value -> 'claim_token')::bigint end end
     from jsonb_array_elements(p_settle) with ordinality e order by e.ordinality);
   if array_position(v_plain, null) is not null then
-    perform hwqueue.check_settlement(e.value, f.field), hwqueue.check_claim(e.value, f.field)
+    perform hwqueue.check_settlement(e.value, f.field || '.'), hwqueue.check_claim(e.value, f.field)
     from jsonb_array_elements(p_settle) with ordinality e
     cross join lateral (select format('p_settle[%s]', e.ordinality - 1) as field) f
     where v_plain[e.ordinality] is null order by e.ordinality;
@@ -155,9 +155,8 @@ begin
   if array_ndims(p_lease_ids) > 1 or array_ndims(p_tokens) > 1
     or cardinality(p_lease_ids) is distinct from cardinality(p_tokens)
     or cardinality(p_lease_ids) is null or cardinality(p_lease_ids) > 1000 then
-    perform hwqueue.refuse('QHA01',
-      format('%s and %s must be lists of the same length, of at most 1000', p_ids_name, p_tokens_name),
-      jsonb_build_object('field', p_ids_name),
+    perform hwqueue.refuse_field('QHA01', p_ids_name,
+      format('and %s must be lists of the same length, of at most 1000', p_tokens_name),
       'give each lease''s claim_token at the same place as its lease_id');
   end if;
   if array_position(p_lease_ids, null) is not null or array_position(p_tokens, null) is not null then
@@ -234,40 +233,41 @@ end
 $$;
 
 -- Checks the parts of a settlement before anything is locked: {"outcome", "result", "error", "retry",
--- "retry_at", "delay", "available_at", "signal", "name", "near", "traceparent"}. Raises QHA01.
+-- "retry_at", "delay", "available_at", "signal", "name", "near", "traceparent"}. p_field stands before their
+-- names in errors: p_settle[0]. of a batch, or p_ of arguments. Raises QHA01.
 create or replace function hwqueue.check_settlement(p_settlement jsonb, p_field text) returns void
 language plpgsql stable
 as $$
 begin
   perform hwqueue.check_object(p_settlement, array['lease_id', 'claim_token', 'outcome', 'result', 'error',
-    'retry', 'retry_at', 'delay', 'available_at', 'signal', 'name', 'near', 'traceparent'], p_field);
+    'retry', 'retry_at', 'delay', 'available_at', 'signal', 'name', 'near', 'traceparent'],
+    rtrim(p_field, '.'));
   if coalesce(p_settlement -> 'outcome' not in ('"complete"', '"fail"', '"release"', '"suspend"'), true) then
-    perform hwqueue.refuse('QHA01', format('%s.outcome must be complete, fail, release or suspend', p_field),
-      jsonb_build_object('field', p_field || '.outcome'),
+    perform hwqueue.refuse_field('QHA01', p_field || 'outcome', 'must be complete, fail, release or suspend',
       'for example {"lease_id": "...", "claim_token": 1, "outcome": "complete"}');
   end if;
   if jsonb_typeof(p_settlement -> 'error') not in ('object', 'null') then
-    perform hwqueue.refuse('QHA01', format('%s.error must be a JSON object', p_field),
-      jsonb_build_object('field', p_field || '.error'), 'for example {"message": "..."}');
+    perform hwqueue.refuse_field('QHA01', p_field || 'error', 'must be a JSON object',
+      'for example {"message": "..."}');
   end if;
-  perform hwqueue.check_payload(p_settlement -> 'error', p_field || '.error', 65536),
-          hwqueue.json_boolean(p_settlement -> 'retry', p_field || '.retry'),
-          hwqueue.json_moment(p_settlement -> 'retry_at', p_field || '.retry_at', hwqueue.clock()),
-          hwqueue.json_interval(p_settlement -> 'delay', p_field || '.delay'),
-          hwqueue.json_time(p_settlement -> 'available_at', p_field || '.available_at'),
-          hwqueue.json_text(p_settlement -> 'traceparent', p_field || '.traceparent', 200);
+  perform hwqueue.check_payload(p_settlement -> 'error', p_field || 'error', 65536),
+          hwqueue.json_boolean(p_settlement -> 'retry', p_field || 'retry'),
+          hwqueue.json_moment(p_settlement -> 'retry_at', p_field || 'retry_at', hwqueue.clock()),
+          hwqueue.json_interval(p_settlement -> 'delay', p_field || 'delay'),
+          hwqueue.json_time(p_settlement -> 'available_at',
+            p_field || case p_field when 'p_' then 'until' else 'available_at' end),
+          hwqueue.json_text(p_settlement -> 'traceparent', p_field || 'traceparent', 200);
   if p_settlement ->> 'delay' is not null and p_settlement ->> 'available_at' is not null then
-    perform hwqueue.refuse('QHA01', format('%s has delay and available_at', p_field),
-      jsonb_build_object('field', p_field || '.available_at'), 'give one of them: a span, or a time');
+    perform hwqueue.refuse('QHA01', format('%s has delay and available_at', rtrim(p_field, '.')),
+      jsonb_build_object('field', p_field || 'available_at'), 'give one of them: a span, or a time');
   end if;
   if p_settlement ->> 'outcome' = 'suspend' then
-    perform hwqueue.json_text(p_settlement -> 'signal', p_field || '.signal', 200),
-            hwqueue.json_text(p_settlement -> 'name', p_field || '.name', 200),
-            hwqueue.json_choice(p_settlement -> 'near', p_field || '.near', array['self']);
-    if coalesce(p_settlement ->> 'signal', p_settlement ->> 'delay',
-        p_settlement ->> 'available_at') is null then
-      perform hwqueue.refuse('QHA01', format('%s suspends for ever', p_field),
-        jsonb_build_object('field', p_field || '.signal'), 'say for which signal it waits, or until when');
+    perform hwqueue.json_text(p_settlement -> 'signal', p_field || 'signal', 200),
+            hwqueue.json_text(p_settlement -> 'name', p_field || 'name', 200),
+            hwqueue.json_choice(p_settlement -> 'near', p_field || 'near', array['self']);
+    if not jsonb_strip_nulls(p_settlement) ?| array['signal', 'delay', 'available_at'] then
+      perform hwqueue.refuse_field('QHA01', p_field || 'signal', 'is missing, and no time ends the wait',
+        'say for which signal it waits, or until when');
     end if;
   end if;
 end

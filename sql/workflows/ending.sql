@@ -134,7 +134,7 @@ declare
 begin
   perform set_config('hwqueue.ended', '', true);  -- note_ended fills the list
   perform hwqueue.require_read_committed();
-  perform hwqueue.check_settlement(p_settlement, 'settlement');
+  perform hwqueue.check_settlement(p_settlement, 'p_');
   perform hwqueue.check_kept(p_lease, nullif(p_settlement -> 'result', 'null'), 'result');
   perform pg_current_xact_id();  -- before the clock is read: reap_cursor relies on it
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)

@@ -321,6 +321,30 @@ async def test_what_a_token_may_take_is_bounded(serving: Serving, token: Token, 
         assert {each.status_code for each in answers} == {200, 429}
 
 
+async def test_what_is_wrong_is_told_as_a_request_has_it(machine: Machine, sql: Client, queue: str) -> None:
+    """Not as SQL has it: no p_, no array, no interval."""
+    sql.spawn_lease(queue, "draw")
+    await machine.register()
+    [claim] = await machine.items("claim", queues=[queue])
+    for route, body, detail, hint in (
+        ("claim", {"queues": []}, "queues must name 1 to 1000 queues", 'for example ["default"]'),
+        (
+            "extend",
+            named(claim) | {"extend": 0},
+            "extend must be from one second to 30 days, got 00:00:00",
+            "give a span such as 300, in seconds; heartbeats extend the claim again",
+        ),
+        (
+            "suspend",
+            named(claim),
+            "signal is missing, and no time ends the wait",
+            "say for which signal it waits, or until when",
+        ),
+    ):
+        found = problem(await machine.ask(route, **body), 422, "QHA01")
+        assert (found["detail"], found["hint"]) == (detail, hint)
+
+
 async def test_what_is_no_secret(machine: Machine) -> None:
     await machine.register()
     for secret in ("", "x", "x" * 44):

@@ -269,10 +269,10 @@ def test_a_lease_has_so_many_checkpoints_and_signals(api: Api, conn: psycopg.Con
         ("save_checkpoint", {"name": "a", "state": None, "extend": timedelta(0)}, "p_extend"),
         ("take_signal", {"signal": ""}, "p_signal"),
         ("take_signal", {"signal": "a", "name": ""}, "p_name"),
-        ("suspend_lease", {}, "settlement.signal"),
-        ("suspend_lease", {"signal": ""}, "settlement.signal"),
-        ("suspend_lease", {"signal": "a", "name": "x" * 201}, "settlement.name"),
-        ("suspend_lease", {"until": "infinity"}, "settlement.available_at"),
+        ("suspend_lease", {}, "p_signal"),
+        ("suspend_lease", {"signal": ""}, "p_signal"),
+        ("suspend_lease", {"signal": "a", "name": "x" * 201}, "p_name"),
+        ("suspend_lease", {"until": "infinity"}, "p_until"),
     ],
 )
 @pytest.mark.thorough
@@ -340,7 +340,7 @@ def test_it_waits_for_the_node_that_it_was_on(api: Api, node: int) -> None:
     claim = Shop(api).claim(0)
     for near in ("", "rack", "x"):
         refusal = api.refused("QHA01", "suspend_lease", **token(claim), signal="go", near=near)
-        assert refusal.field == "settlement.near"
+        assert refusal.field == "p_near"
 
 
 def test_another_node_takes_it_when_its_patience_is_over(api: Api, clock: Clock) -> None:

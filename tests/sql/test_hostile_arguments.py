@@ -147,7 +147,7 @@ def test_times_before_christ(api: Api) -> None:
     claim = api.running(api.queue())
     for moment in ("4713-01-01 00:00:00+00 BC", "0001-12-31 23:59:59+00 BC"):
         refusal = api.refused("QHA01", "fail_lease", **token(claim), error={}, retry_at=moment)
-        assert refusal.field == "settlement.retry_at"
+        assert refusal.field == "p_retry_at"
     assert api.value("fail_lease", **token(claim), error={}, retry_at="0001-01-01 00:00+00")
 
 

@@ -283,10 +283,10 @@ def test_what_was_set_aside_is_free_again(api: Api, queue: str, function: str, m
     [
         ("complete_lease", "result", {"result": "x" * 99}),
         *(
-            ("fail_lease", "settlement.error", {"error": error})
+            ("fail_lease", "p_error", {"error": error})
             for error in ("it broke", ["it broke"], {"message": "x" * 65536})
         ),
-        *(("release_lease", "settlement.delay", {"delay": timedelta(days=days)}) for days in (-1, 3651)),
+        *(("release_lease", "p_delay", {"delay": timedelta(days=days)}) for days in (-1, 3651)),
         *(
             ("extend_claim", "p_extend", {"extend": extend})
             for extend in (timedelta(0), timedelta(seconds=-60), timedelta(days=3651), None)
