@@ -13,7 +13,7 @@ TESTS = Path(__file__).parent
 # Left out of `make test`: forced interleavings, random worlds, plans of filled databases, whole
 # processes, browsers, upgrades from older versions.
 THOROUGH = {
-    "benchmarks", "dashboard", "e2e", "embedded", "lab", "migrations", "plans", "properties",
+    "benchmarks", "clients", "dashboard", "e2e", "embedded", "lab", "migrations", "plans", "properties",
     "races", "server", "walk",
 }  # fmt: skip
 # What a Postgres of another version could do otherwise is seen by other folders.
