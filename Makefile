@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --generate-hashes --no-annotate --no-emit-index-url \
   --python-version 3.13 --python-platform linux --custom-compile-command 'make lock'
+OF_ALL := pyproject.toml --extra binary
 # Tests start Python hundreds of times: compiled modules are kept.
 unexport PYTHONDONTWRITEBYTECODE
 # The tests of a file share a database, and the plans of a connection.
@@ -86,8 +87,10 @@ reference: setup ## Generate docs/reference: sql.md, cli.md, options.md, feature
 
 lock: setup ## Write docker/*.lock: what the images install, by version and hash (needs PyPI)
 	$(BIN)/pip install --quiet --disable-pip-version-check 'uv>=0.9'
-	$(LOCK) pyproject.toml --extra serve --output-file docker/server.lock
-	$(LOCK) pyproject.toml --extra cli --constraint docker/server.lock --output-file docker/worker.lock
+	$(LOCK) $(OF_ALL) --extra serve --extra webhooks --output-file docker/server.lock
+	$(LOCK) $(OF_ALL) --extra cli --constraint docker/server.lock --output-file docker/worker.lock
+	$(LOCK) $(OF_ALL) --extra cli --extra schema --constraint docker/server.lock --output-file docker/migrate.lock
+	$(LOCK) $(OF_ALL) --extra planner --constraint docker/server.lock --output-file docker/planner.lock
 	$(LOCK) docker/build.in --output-file docker/build.lock
 
 release: setup ## Build, check and try what an index would get; stops before the upload (needs PyPI)

@@ -2,11 +2,15 @@
 
 from typing import TYPE_CHECKING
 
+from hwqueue.extras import loader, needs
+
+with needs("binary"):
+    import psycopg as _psycopg  # noqa: F401  every part of it needs libpq
+
 from hwqueue.app import App, Cancelled, Reject, Retry, Snooze, Task, Throttled
 from hwqueue.client import AsyncClient, Client
 from hwqueue.cron_times import cron, every
 from hwqueue.errors import HwqueueError
-from hwqueue.extras import loader
 from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.handler.depends import Depends
 from hwqueue.handler.gang import GangContext

@@ -16,7 +16,7 @@ from typing import Any
 def needs(extra: str) -> Iterator[None]:
     """Imports in this block need an extra.
 
-    Raises: ModuleNotFoundError, which says how to install it.
+    Raises: ModuleNotFoundError, which says how to install it; ImportError, where there is no libpq.
     """
     try:
         yield
@@ -25,6 +25,13 @@ def needs(extra: str) -> Iterator[None]:
             raise  # nothing that an extra would bring
         raise ModuleNotFoundError(
             f"{error.name} is not installed: pip install 'hwqueue[{extra}]'", name=error.name
+        ) from error
+    except ImportError as error:
+        if extra != "binary":
+            raise
+        raise ImportError(
+            "psycopg finds no libpq: pip install 'hwqueue[binary]', or install your system's "
+            "(Debian: libpq5, Fedora: libpq, Homebrew: libpq)"
         ) from error
 
 

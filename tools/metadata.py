@@ -10,21 +10,22 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
+_DIAGRAM = re.compile(r"^```mermaid\n.*?^```$", re.M | re.S)
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)\s]+)\)")
 
 
 def page_of(readme: str, repository: str, version: str) -> str:
     """The README as an index shows it.
 
-    Links go to the files of this version, as GitHub and hosts like it serve them. A diagram, which
-    an index does not draw, stays as the lines that it is drawn from.
+    Links go to the files of this version, as GitHub and hosts like it serve them. So does a link in
+    the place of a diagram, which an index does not draw.
     """
 
     def link(found: re.Match[str]) -> str:
         mark, text, target = found.groups()
         return f"{mark}[{text}]({repository}/{'raw' if mark else 'blob'}/v{version}/{target})"
 
-    return _LINK.sub(link, readme.replace("```mermaid\n", "```text\n"))
+    return _LINK.sub(link, _DIAGRAM.sub("The diagram is drawn in the [README](README.md).", readme))
 
 
 class Page(MetadataHookInterface):

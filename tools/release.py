@@ -13,10 +13,12 @@ import tomllib
 import venv
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 PLACEHOLDER = "OWNER"
+TUTORIAL = "tests/e2e/test_tutorial.py::test_the_tutorial"
 
 
 def run(*command: str | Path, **more: str) -> None:
@@ -29,10 +31,23 @@ def size(path: Path) -> str:
     return f"{sum(each.stat().st_size for each in path.rglob('*') if each.is_file()) / 2**20:.1f} MiB"
 
 
+def how_to_upload(project: dict[str, Any], changed: str) -> str:
+    """The commands of the upload, or why there is none yet. changed: files that are not committed."""
+    if PLACEHOLDER in str([project["maintainers"], project["urls"]]):
+        return f"not to be uploaded: maintainers and urls in pyproject.toml still say {PLACEHOLDER}"
+    if changed:
+        return f"not to be uploaded: some of it is not committed\n{changed}"
+    tag = f"v{project['version']}"
+    return (
+        "upload it; its page links to the files of the tag:\n"
+        f"  git tag {tag} && git push origin {tag}\n"
+        f"  {sys.executable} -m twine upload dist/*"
+    )
+
+
 def main() -> int:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    version, urls = project["version"], project["urls"]
-    heading = f"## {version} "
+    heading = f"## {project['version']} "
     if heading not in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"):
         print(f"CHANGELOG.md has no part that begins with {heading!r}", file=sys.stderr)
         return 1
@@ -47,14 +62,13 @@ def main() -> int:
         run(*pip, wheel)
         print(f"hwqueue alone, with what it needs: {size(Path(folder) / 'lib')}, pip among it")
         run(*pip, f"hwqueue[all,test] @ {wheel.as_uri()}")
-        tutorial = "tests/e2e/test_tutorial.py::test_the_tutorial"
-        run(sys.executable, "-m", "pytest", "-q", tutorial, HWQUEUE_TEST_PROGRAMS=str(programs))
+        run(sys.executable, "-m", "pytest", "-q", TUTORIAL, HWQUEUE_TEST_PROGRAMS=str(programs))
     for path in sorted(DIST.iterdir()):
         print(f"{path.name}: {path.stat().st_size / 2**20:.2f} MiB")
-    if any(PLACEHOLDER in url for url in urls.values()):
-        print(f"not to be uploaded: [project.urls] in pyproject.toml still says {PLACEHOLDER}")
-    else:
-        print(f"upload it: {sys.executable} -m twine upload dist/*; then: git tag v{version}")
+    status = subprocess.run(
+        ["git", "status", "--short"], cwd=ROOT, capture_output=True, check=True, text=True
+    )
+    print(how_to_upload(project, status.stdout))
     return 0
 
 

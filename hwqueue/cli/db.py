@@ -11,6 +11,7 @@ from hwqueue import schema  # what upgrades is imported when it is first asked f
 from hwqueue.cli.connect import embedded_server, locate, named_database
 from hwqueue.cli.groups import Commands
 from hwqueue.cli.inputs import span
+from hwqueue.cli.needed import required
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, fields_of, say, show_items, show_one, to_json
 from hwqueue.cli.tables import row_of
@@ -88,7 +89,9 @@ def upgrade(
     ] = None,
 ) -> None:
     """Install the schema, or bring it up to date; all or nothing, and safe to repeat."""
-    result = schema.upgrade(
+    with required("schema"):
+        install = schema.upgrade
+    result = install(
         locate(ctx),
         roles=not no_roles,
         patience=span(lock_timeout, "--lock-timeout") or timedelta(0),
@@ -170,7 +173,9 @@ def sql(ctx: typer.Context, no_roles: NoRoles = False) -> None:
 
     It is for a database that has none yet, and stops in any other.
     """
-    _print_text(ctx, "sql", schema.install_script(roles=not no_roles))
+    with required("schema"):
+        script = schema.install_script
+    _print_text(ctx, "sql", script(roles=not no_roles))
 
 
 def _print_text(ctx: typer.Context, name: str, text: str) -> None:

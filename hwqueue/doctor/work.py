@@ -20,7 +20,8 @@ _BEHIND_SECONDS = 300
 _UNTOLD_SECONDS = 900
 _UNFIRED_SECONDS = 60
 _SHOWN = 5
-_NOT_FOR_USE = frozenset({"all", "dev", "docs", "test"})
+# `binary` is a part of psycopg, which is always there.
+_NOT_FOR_USE = frozenset({"all", "binary", "dev", "docs", "test"})
 
 
 def workers(work: Work) -> Finding:

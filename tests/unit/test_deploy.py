@@ -257,19 +257,19 @@ def test_there_is_an_image_for_each_role() -> None:
     found = stages()
     for line in re.findall(r"^COPY ([^-].*)$", DOCKERFILE.read_text(encoding="utf-8"), re.M):
         assert all((ROOT / source).exists() for source in line.split()[:-1]), line
-    assert list(found)[2:] == ["worker", "migrate", "server"]
-    assert found["migrate"][0] == "worker"
+    assert list(found)[2:] == ["worker", "migrate", "planner", "server"]
+    assert {found[name][0] for name in list(found)[3:]} == {"worker"}
     # each is made from `base`, whose first process passes signals on and reaps; containers of
     # deploy/ and compose give arguments, and keep it
     assert '\nENTRYPOINT ["tini", "--", "hwqueue"]\n' in found["base"][1]
     assert not re.search("^ENTRYPOINT", "".join(text for _, text in list(found.values())[2:]), re.M)
-    for name, lock in (("worker", "worker.lock"), ("server", "server.lock")):
-        assert f"COPY docker/{lock} /tmp/" in found[name][1]
-        assert f"-r /tmp/{lock}" in found[name][1]
-        assert "USER 10001" in found[name][1]
+    for name, (_, text) in list(found.items())[2:]:
+        assert f"COPY docker/{name}.lock /tmp/" in text
+        assert f"-r /tmp/{name}.lock" in text
+        assert re.findall(r"^USER (\d+)$", text, re.M)[-1] == "10001"
 
 
-@pytest.mark.parametrize("name", ["worker", "migrate", "server"])
+@pytest.mark.parametrize("name", ["worker", "migrate", "planner", "server"])
 def test_an_image_runs_a_command_that_exists(name: str) -> None:
     [words] = re.findall(r"^CMD (\[.*\])$", stages()[name][1], re.M)
     command = [word for word in yaml.safe_load(words) if word != "--help"]

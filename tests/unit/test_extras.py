@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -11,20 +12,25 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[2]
 # What the base installation brings, with what psycopg itself asks for.
 BASE = {
-    *("cronsim", "hwqueue", "packaging", "psycopg", "psycopg_binary", "psycopg_pool"),
+    *("cronsim", "hwqueue", "packaging", "psycopg", "psycopg_pool"),
     "typing_extensions",
 }
+LIBPQ = {"psycopg_binary", "psycopg_c"}
 pytestmark = pytest.mark.thorough
 
-BARE = f"""
+# sys.argv[1]: packages that are there; or, behind a `-`, those that are not.
+BARE = """
 import sys
 from importlib.machinery import PathFinder
+
+GIVEN = sys.argv.pop(1)
 
 class Bare:
     def find_spec(self, name, path=None, target=None):
         found = PathFinder.find_spec(name, path) if "." not in name else None
-        if found and name not in {BASE!r} and "site-packages" in str(found.origin):
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+        is_named = name in GIVEN.removeprefix("-").split(",")
+        if found and is_named == GIVEN.startswith("-") and "site-packages" in str(found.origin):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Bare())
 """
@@ -68,10 +74,11 @@ PARTS = [
 ]
 
 
-def bare(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python code as if only the base installation were there."""
+def bare(code: str, *arguments: str, without: Collection[str] = ()) -> subprocess.CompletedProcess[str]:
+    """Run Python code as if only the base installation and libpq were there, or all but some packages."""
+    given = f"-{','.join(without)}" if without else ",".join(BASE | LIBPQ)
     return subprocess.run(
-        [sys.executable, "-c", BARE + code, *arguments],
+        [sys.executable, "-c", BARE + code, given, *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -107,14 +114,34 @@ def test_the_program_says_it_in_one_line() -> None:
     assert run.stdout.startswith("False "), run.stderr
 
 
+def test_who_has_no_libpq_hears_where_to_get_it() -> None:
+    """A psycopg without its binary asks the system."""
+    run = bare("import ctypes.util; ctypes.util.find_library = print; import hwqueue", without=LIBPQ)
+    assert run.stdout == "pq\n"
+    assert run.stderr.splitlines()[-1].startswith(
+        "ImportError: psycopg finds no libpq: pip install 'hwqueue[binary]'"
+    )
+
+
+@pytest.mark.parametrize("command", ["sql", "upgrade"])
+def test_a_command_that_installs_the_schema_says_which_extra_it_needs(command: str) -> None:
+    """The rest of the command line does without it."""
+    code = "from hwqueue.__main__ import main; main()"
+    run = bare(
+        code, "db", command, "--dsn=postgresql://nobody@127.0.0.1:1/none", without={"alembic", "sqlalchemy"}
+    )
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr == "error: alembic is not installed\nhint: pip install 'hwqueue[schema]'\n"
+
+
 def test_the_core_depends_on_little_and_all_has_every_extra_but_the_developers() -> None:
     """What it brings is in README.md and lab/figures.md: measure it again."""
     lines = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     named = {required.name: required.extras for required in map(Requirement, lines)}
-    assert named == {"cronsim": set(), "packaging": set(), "psycopg": {"binary", "pool"}}
+    assert named == {"cronsim": set(), "packaging": set(), "psycopg": {"pool"}}
     assert set(named) < BASE
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     [line] = extras["all"]
     all_of = set(line.removeprefix("hwqueue[").removesuffix("]").split(","))
     left_out = {"all", "dev", "django", "docs", "planner", "test"}
-    assert set(extras) - all_of - {"schema", "worker"} == left_out
+    assert set(extras) - all_of - {"worker"} == left_out

@@ -1,5 +1,7 @@
 """The wheel carries what the package needs, and works away from the checkout."""
 
+import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -16,9 +18,20 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
+    """Built from what the Dockerfile copies for it."""
+    folder, source = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("source")
+    stage = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8").split("\nFROM ")[1]
+    for line in re.findall(r"^COPY (.+)$", stage, re.M):
+        *names, target = line.split()
+        for path in map(ROOT.__truediv__, names):
+            into = source / target
+            if path.is_dir():
+                shutil.copytree(path, into)
+            else:
+                into.mkdir(exist_ok=True)
+                shutil.copy(path, into)
     build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*build, "-q", "-w", str(folder), str(ROOT)], check=True)
+    subprocess.run([*build, "-q", "-w", str(folder), str(source)], check=True)
     (built,) = folder.glob("*.whl")
     return built
 
