@@ -89,7 +89,7 @@ class AuthMiddleware:
             VIEWER.set(viewer.counted_name)
         signed_in = session if viewer is not None and viewer.signed_in else None
         actor = viewer.actor if viewer is not None else None
-        signer = CsrfSigner(self._sessions.key, json.dumps([signed_in, actor, browser]))
+        signer = CsrfSigner(self._sessions.key, salt=json.dumps([signed_in, actor, browser]))
         bearers = [each for each in self._authenticators if isinstance(each, BearerTokens)]
         scope["dashboard"] = {
             "cookies": cookies,
