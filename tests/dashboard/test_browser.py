@@ -15,8 +15,37 @@ from hwqueue.types import Gpu, NodeSpec
 from tests.dashboard.conftest import granted
 from tests.dashboard.test_accessible import violations
 from tests.dashboard.test_runs import Running
-from tests.dashboard.visits import Visit, serving
+from tests.dashboard.visits import Visit, serving, visiting
 
+# What is wrong in a picture: boxes on each other or outside, lines that do not lead down or run over boxes.
+WRONG_IN_GRAPH = """() => {
+  const svg = document.querySelector("#graph"), frame = svg.getBoundingClientRect(), wrong = [];
+  const boxes = new Map([...svg.querySelectorAll("a.box")].map((box) => {
+    const { left, right, top, bottom } = box.querySelector(".frame").getBoundingClientRect();
+    return [box.dataset.step, { left, right, top, bottom }];
+  }));
+  const holds = (box, x, y) => x > box.left && x < box.right && y > box.top && y < box.bottom;
+  const near = (one, other) => Math.abs(one - other) < 1;
+  for (const [name, box] of boxes) {
+    if (box.left < frame.left || box.right > frame.right || box.bottom > frame.bottom) wrong.push(name);
+    for (const [other, { left, right, top, bottom }] of boxes) {
+      if (other !== name && left < box.right && right > box.left && top < box.bottom && bottom > box.top) {
+        wrong.push(`${name} is on ${other}`);
+      }
+    }
+  }
+  for (const edge of svg.querySelectorAll(".edge")) {
+    const [line, tip] = edge.children, source = boxes.get(edge.dataset.from), target = boxes.get(edge.dataset.to);
+    const points = Array.from({ length: line.getTotalLength() / 4 }, (_, at) => line.getPointAtLength(4 * at));
+    const end = tip.getBoundingClientRect(), middle = (end.left + end.right) / 2;
+    if (!near(points[0].y + frame.top, source.bottom)) wrong.push(`begin of ${edge.id}`);
+    if (!near(end.bottom, target.top) || !near(middle, (target.left + target.right) / 2)) wrong.push(`end of ${edge.id}`);
+    for (const { x, y } of points) {
+      for (const [name, box] of boxes) if (holds(box, x + frame.left, y + frame.top)) wrong.push(`${edge.id} is on ${name}`);
+    }
+  }
+  return wrong;
+}"""  # noqa: E501
 H100 = {"require": [{"label": "gpu_model", "op": "in", "values": ["H100"]}]}
 
 
@@ -293,6 +322,36 @@ def _waits(visit: Visit, running: Running) -> None:
     expect(nearest.filter(has_text="n-1")).to_contain_text("zone in west")
     expect(row.locator('[data-l="nodes match"]')).to_have_text("0")
     assert violations(page) == []
+
+
+def test_a_large_graph_has_a_place_for_everything(
+    visit: Visit, sql: Client, browser: Browser, dsn: str
+) -> None:
+    more = [
+        {"name": f"s{number}", "task": "t", "after": sorted({f"s{number // 2}", f"s{number * 5 // 7}"})}
+        for number in range(1, 60)
+    ]
+    last = [{"name": f"end{number}", "task": "t", "finally": "ended"} for number in range(20)]
+    running = Running(sql, [{"name": "s0", "task": "t"}, *more, *last])
+    page = visit.go(running.page)
+    expect(page.locator("#graph")).to_be_visible()
+    assert page.evaluate(WRONG_IN_GRAPH) == []
+    lowest = "it => Math.max(...it.map((each) => each.getBoundingClientRect().top))"
+    ends = page.locator("#graph [data-last]")
+    assert ends.evaluate_all(lowest) > page.locator("#graph a:not([data-last])").evaluate_all(lowest)
+    frame = page.locator(".graph")
+    frame.evaluate("it => it.scrollLeft = 700")
+    running.complete("s0")
+    visit.refresh()
+    box(page, "s1", "pending")
+    assert page.evaluate(WRONG_IN_GRAPH) == []
+    assert frame.evaluate("it => it.scrollLeft") == 700
+    # who has no scripts has the table
+    with visiting(browser, dsn, java_script_enabled=False) as bare:
+        page = bare.go(running.page)
+        assert page.locator("#graph").bounding_box() is None
+        assert "The picture needs scripts" in page.content()
+        expect(page.locator("#steps tbody tr")).to_have_count(80)
 
 
 def test_keys_move_from_step_to_step(visit: Visit, sql: Client) -> None:

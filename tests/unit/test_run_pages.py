@@ -1,20 +1,16 @@
-"""What the pages of runs and the command line say of steps, without a database; where boxes go."""
+"""What the pages of runs and the command line say of steps, without a database."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import combinations, pairwise
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hwqueue.dashboard.formatting import asked
 from hwqueue.dashboard.runs.graph import Graph, count_states, graph_of
-from hwqueue.dashboard.runs.layout import BOX_HEIGHT, BOX_WIDTH, Line, lay_out
 from hwqueue.dashboard.runs.says import says_of
 from hwqueue.dashboard.runs.timeline import Timeline, timeline_of
 from hwqueue.types import Attempt, StepDetail, WorkflowRun, WorkflowStep
@@ -83,7 +79,7 @@ def test_a_definition_has_no_states() -> None:
     found = graph_of(SPEC)
     assert [step.state for step in found.steps] == [None] * 4
     assert [step.layer for step in found.steps] == [0, 1, 2, 3]
-    assert [(edge.line.source, edge.line.target, edge.wants) for edge in found.edges] == [
+    assert [(edge.source, edge.target, edge.wants) for edge in found.edges] == [
         ("fetch", "train", "completed"),
         ("train", "tell", "failed"),
         ("fetch", "tell", "ended"),
@@ -263,53 +259,6 @@ def test_until_when_a_run_waits_is_a_time() -> None:
     waits = row(1, "running", headline=f"{words} until 2030-01-31T12:00:05Z", due_at=at(5))
     told = says_of(run(), graph_of(spec, [waits]).steps, {})
     assert (told.text, told.until) == (f"Step fetch {words}", at(5))
-
-
-Drawn = tuple[tuple[str, ...], tuple[tuple[str, str], ...]]
-
-
-@st.composite
-def graphs(draw: st.DrawFn) -> Drawn:
-    """Names in topological order, and edges that go forward."""
-    names = tuple(f"s{number}" for number in range(draw(st.integers(1, 14))))
-    pairs = list(combinations(names, 2))
-    return names, tuple(draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else ())
-
-
-def passes(line: Line, y: float) -> float:
-    """Where a line is at the height of a layer that it passes; it goes straight down there."""
-    [x] = {point[0] for point in line.points if y <= point[1] <= y + BOX_HEIGHT}
-    return x
-
-
-@given(graphs())
-def test_nothing_overlaps_and_edges_point_down_beside_boxes(graph: Drawn) -> None:
-    names, edges = graph
-    layout = lay_out(names, edges)
-    at = {box.name: box for box in layout.boxes}
-    assert set(at) == set(names)
-    for one, other in combinations(layout.boxes, 2):
-        apart = abs(one.x - other.x) >= BOX_WIDTH or abs(one.y - other.y) >= BOX_HEIGHT
-        assert apart, (one, other)
-    for box in layout.boxes:
-        assert box.x >= 0
-        assert box.x + BOX_WIDTH <= layout.width
-        assert box.y + BOX_HEIGHT <= layout.height
-    for line in layout.lines:
-        assert line.points[0][1] == at[line.source].y + BOX_HEIGHT
-        assert line.points[-1][1] == at[line.target].y
-        assert all(below[1] > above[1] for above, below in pairwise(line.points))
-    assert [(line.source, line.target) for line in layout.lines] == list(edges)
-    layout = lay_out(*graph)
-    layer = {box.name: box.layer for box in layout.boxes}
-    for line in layout.lines:
-        for box in layout.boxes:
-            if layer[line.source] < box.layer < layer[line.target]:
-                x = passes(line, box.y)
-                assert x < box.x or x > box.x + BOX_WIDTH
-    first = lay_out(*graph)
-    lay_out.cache_clear()
-    assert lay_out(*graph) == first
 
 
 def rule(label: str, op: str, *values: Any) -> dict[str, Any]:

@@ -136,7 +136,7 @@ def _shown(request: Request, graph: Graph) -> tuple[int | None, Sequence[Step]]:
     """The steps in the tables: all that are drawn, else those of a layer, the one asked for or the
     first with a step that has not ended.
     """
-    if graph.layout is not None:
+    if graph.is_drawn:
         return None, graph.steps
     layers = graph.layers()
     asked = request.query_params.get("layer", "")

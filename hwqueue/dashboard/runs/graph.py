@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from hwqueue.dashboard.runs.layout import Box, Layout, Line, lay_out, layers_of
 from hwqueue.types import StepDetail, StepResult, WorkflowStep
 
 MOST_BOXES = 200  # more are a table: nobody follows the edges of more
-_BASELINE = 4  # how far below its middle a text of 11 pixels stands
 _ENDED = ("completed", "failed", "cancelled", "skipped")
 KINDS = {
     "task": "a task",
@@ -97,25 +95,23 @@ class Step:
 class Edge:
     """A line of the picture. wants: completed, failed or ended. holds: None until that is known."""
 
-    line: Line
+    source: str
+    target: str
     wants: str
     holds: bool | None
-
-    @property
-    def label(self) -> tuple[float, float]:
-        """Where its condition is written: on the middle of its first curve."""
-        (x, y), (to_x, to_y) = self.line.points[:2]
-        return (x + to_x) / 2, (y + to_y) / 2 + _BASELINE
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Steps in topological order, and where they are drawn; layout: None if they are too many."""
+    """Steps in topological order, and what leads from one to another; the page says where they go."""
 
     steps: tuple[Step, ...]
-    layout: Layout | None
     edges: tuple[Edge, ...]
-    boxes: tuple[tuple[Box, Step], ...]
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether there is a picture of it."""
+        return len(self.steps) <= MOST_BOXES
 
     def layers(self) -> list[list[Step]]:
         """The steps by layer."""
@@ -148,25 +144,32 @@ def graph_of(
     by_no = {row.step_no: row for row in rows}
     detail_of = {detail.step_no: detail for detail in details}
     given = list(spec["steps"])
-    names = tuple(each["name"] for each in given)
-    edges = tuple((parent, each["name"]) for each in given for parent in each.get("after", {}))
-    at_end = tuple(each["name"] for each in given if "finally" in each)
-    edges = tuple(edge for edge in edges if edge[1] not in at_end)
-    layers = layers_of(names, edges, at_end)
+    layers = _layers(given)
     steps = tuple(
         _step(number, each, layers[each["name"]], by_no.get(number), detail_of.get(number))
         for number, each in enumerate(given, 1)
     )
-    if len(steps) > MOST_BOXES:
-        return Graph(steps, None, (), ())
-    layout = lay_out(names, edges, at_end)
     named = {step.name: step for step in steps}
+    # what runs at the end comes after all others
     return Graph(
         steps,
-        layout,
-        tuple(_edge(line, named) for line in layout.lines),
-        tuple((box, named[box.name]) for box in layout.boxes),
+        tuple(
+            _edge(named[parent], step, wants)
+            for step in steps
+            if not step.at_end
+            for parent, wants in step.parents.items()
+        ),
     )
+
+
+def _layers(given: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """The layer of each step: 0 without parents, else one below its lowest parent, or at the end."""
+    layers: dict[str, int] = {}
+    for each in given:
+        if "finally" not in each:
+            layers[each["name"]] = max((layers[parent] + 1 for parent in each.get("after", ())), default=0)
+    last = max(layers.values(), default=-1) + 1
+    return {each["name"]: layers.get(each["name"], last) for each in given}
 
 
 def _step(
@@ -205,15 +208,13 @@ def state_word(row: WorkflowStep | StepResult) -> str:
     return row.lease_state if row.lease_state in ("pending", "scheduled") else "running"
 
 
-def _edge(line: Line, steps: Mapping[str, Step]) -> Edge:
-    source, target = steps[line.source], steps[line.target]
-    wants = target.parents[line.source]
+def _edge(source: Step, target: Step, wants: str) -> Edge:
     if not source.has_ended:
-        return Edge(line, wants, None)
+        return Edge(source.name, target.name, wants, None)
     holds = wants == "ended" or (
         source.state in ("failed", "cancelled") if wants == "failed" else source.state == wants
     )
-    return Edge(line, wants, holds)
+    return Edge(source.name, target.name, wants, holds)
 
 
 def _after(parent: str, wants: str) -> str:

@@ -1,6 +1,6 @@
 import { isFar, now, showTimes, zone } from "./times.js";
 
-// Live refresh, dialogs, keys, copy buttons and charts. Pages work without it, save live and map.
+// Live refresh, dialogs, keys, copy buttons and charts. Pages work without it, save live, map and graph.
 const body = document.body;
 const root = document.documentElement;
 const $ = (id) => document.getElementById(id);
