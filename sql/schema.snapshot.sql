@@ -5092,7 +5092,7 @@ CREATE FUNCTION hwqueue.spawn_warnings(p_id uuid) RETURNS text[]
 CREATE FUNCTION hwqueue.spawned_keys(p_leases uuid[]) RETURNS TABLE(lease_id uuid, turn bigint, tenant text, queue_id integer, idempotency_key text)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.spawns_left(p_used jsonb, p_rate jsonb, p_since interval) RETURNS double precision
+CREATE FUNCTION hwqueue.spawns_left(p_spawned double precision, p_rate jsonb, p_since interval) RETURNS double precision
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.split_profiles(p_limit integer) RETURNS integer
@@ -9993,7 +9993,7 @@ GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid) TO hwqueue_tenants;
 
 REVOKE ALL ON FUNCTION hwqueue.spawned_keys(p_leases uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spawns_left(p_used jsonb, p_rate jsonb, p_since interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spawns_left(p_spawned double precision, p_rate jsonb, p_since interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.split_profiles(p_limit integer) FROM PUBLIC;
 

@@ -77,8 +77,9 @@ begin
     offset 0) g
     cross join lateral (
       select case when g.tenant is not null then hwqueue.admit_tenant(g.tenant, g.class_id, p_now,
-        '{pending,classes,spawns}', v_asked, g.numbers, (
-          select count(*)::int from unnest(v_of) o where o = any (g.numbers))) end as tenant offset 0) r
+        '{pending,classes,spawns}', v_asked, g.numbers, case when v_is_list then cardinality(g.numbers) else (
+          select sum(cardinality(array_positions(v_of, n::int)))::int from unnest(g.numbers) n) end)
+        end as tenant offset 0) r
     cross join unnest(g.numbers) n(number) order by n.number) c;
   if v_has_limits or p_queue.limits <> '{}' then
     v_lanes := array(
@@ -231,10 +232,10 @@ $$;
 
 -- Returns the row that says what a tenant may have, and refuses spawns of one that has all of it: leases that
 -- wait, unless each of these has a key that another lease holds, and, of a class that is new, placement
--- classes. What reap counted more than ten seconds ago does not count. Where the tenant's spawns are bounded
--- in time, these are noted. p_what: what they add to. p_asked: the options of one; with p_numbers a batch, of
--- which these elements are meant. p_spawned: how many they are. Volatile: it sees the class that the same
--- statement has written.
+-- classes. What reap counted more than ten seconds ago, or before a clock was set back, does not count. Where
+-- the tenant's spawns are bounded in time, these are noted. p_what: what they add to. p_asked: the options of
+-- one; with p_numbers a batch, of which these elements are meant. p_spawned: how many they are. Volatile: it
+-- sees the class that the same statement has written.
 -- Raises: QHT03.
 create or replace function hwqueue.admit_tenant(p_tenant text, p_class_id bigint, p_now timestamptz,
   p_what text[] default '{pending,classes,spawns}', p_asked jsonb default null,
@@ -248,13 +249,13 @@ declare
 begin
   if v_rate is not null and 'spawns' = any (p_what) then
     insert into hwqueue.spawn_count (tenant, spawned) values (p_tenant, p_spawned);
-    v_used := coalesce(v_used, '{}') || jsonb_build_object('spawns', ceil(hwqueue.spawns_left(v_used, v_rate,
-      p_now - v_row.counted_at)));
+    v_used := coalesce(v_used, '{}') || jsonb_build_object('spawns', ceil(hwqueue.spawns_left(
+      (v_used -> 'spawns')::float8, v_rate, p_now - v_row.counted_at)));
   end if;
   if ((v_used -> 'pending')::bigint >= (v_row.spec -> 'pending')::bigint
       or (v_used -> 'classes')::bigint >= (v_row.spec -> 'classes')::bigint
       or (v_used -> 'spawns')::bigint >= (v_rate -> 'burst')::bigint)
-    and v_row.counted_at > p_now - interval '10 seconds' then
+    and v_row.counted_at between p_now - interval '10 seconds' and p_now + interval '10 seconds' then
     perform hwqueue.refuse('QHT03', format('tenant %s has %s %s, and may have %s', to_json(p_tenant), u.used,
         case u.what when 'pending' then 'leases that wait' when 'classes' then 'placement classes'
           else 'spawns that count' end, u.most),
@@ -283,12 +284,13 @@ begin
 end
 $$;
 
--- Returns how many spawns count of a tenant that may spawn p_rate: a leaky bucket. p_used: of its usage, as
--- counted p_since ago.
-create or replace function hwqueue.spawns_left(p_used jsonb, p_rate jsonb, p_since interval) returns float8
+-- Returns how many of a tenant's spawns count still, p_since later, where it may spawn p_rate: a leaky bucket.
+-- A span below zero, as of a clock that was set back, is none.
+create or replace function hwqueue.spawns_left(p_spawned float8, p_rate jsonb, p_since interval)
+returns float8
 language sql immutable
 as $$
-  select greatest(0, coalesce((p_used -> 'spawns')::float8, 0) - extract(epoch from p_since)::float8
+  select greatest(0, p_spawned - greatest(0, extract(epoch from p_since)::float8)
     * (p_rate -> 'count')::float8 / (p_rate -> 'per')::float8)
 $$;
 

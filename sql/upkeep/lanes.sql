@@ -161,7 +161,7 @@ as $$
 declare
   v_names text[] := array(
     select t.name from hwqueue.tenant t where t.spec ?| array['pending', 'classes', 'spawns']
-      and (t.counted_at > p_now - interval '3 seconds') is not true
+      and (t.counted_at > p_now - interval '3 seconds' and t.counted_at <= p_now) is not true
     order by t.name for no key update skip locked);
 begin
   if v_names = '{}' then
@@ -175,7 +175,8 @@ begin
       select x.ctid from hwqueue.spawn_count x
       where not exists (
         select from hwqueue.tenant t
-        where t.name in (x.tenant, '*') and t.spec ? 'spawns' and t.name <> all (v_names))
+        where t.spec ? 'spawns' and t.name <> all (v_names) and (t.name = x.tenant or t.name = '*'
+          and not exists (select from hwqueue.tenant o where o.name = x.tenant)))
       limit 10000))
     returning c.tenant, c.spawned
   ), used as (
@@ -199,8 +200,9 @@ begin
     left join used u on u.tenant = o.tenant
     left join spawned s on s.tenant = o.tenant
     cross join lateral (
-      select case when t.spec ? 'spawns' then coalesce(s.spawned, 0) + hwqueue.spawns_left(
-        t.usage -> o.tenant, t.spec -> 'spawns', p_now - t.counted_at) end as spawns offset 0) b
+      select case when t.spec ? 'spawns' then hwqueue.spawns_left(coalesce(s.spawned, 0)
+        + coalesce((t.usage #> array[o.tenant, 'spawns'])::float8, 0), t.spec -> 'spawns',
+        p_now - t.counted_at) end as spawns offset 0) b
     where case t.name when '*' then not exists (
           select from hwqueue.tenant x where x.name = o.tenant and x.name <> '*')
         and (u.pending >= (t.spec -> 'pending')::bigint or u.classes >= (t.spec -> 'classes')::bigint

@@ -5,7 +5,7 @@
 -- limit, 0, 0, 800). The row of waits without a name has all: what runs, nodes that live, what waits.
 -- Upkeep counts; claims and spawns write nothing for it. fleet_history shows it.
 
--- Takes the samples of this minute, and makes one of the last hour, if nobody has yet.
+-- Takes the samples of this minute, and makes one of each hour that is over, if nobody has yet.
 -- Locks: new rows. Idempotent.
 create or replace function hwqueue.take_samples(p_now timestamptz) returns void
 language plpgsql volatile
@@ -15,8 +15,7 @@ declare
   v_minute timestamptz := date_trunc('minute', p_now);
   v_hour timestamptz := date_trunc('hour', p_now, 'UTC');
 begin
-  if exists (
-    select from hwqueue.sample s where s.kind = 'waits' and not s.is_hour and s.at = v_minute) then
+  if v_minute = (select max(s.at) from hwqueue.sample s where s.kind = 'waits' and not s.is_hour) then
     return;
   end if;
   with pending as materialized (
@@ -51,7 +50,8 @@ begin
   select o.kind, false, v_minute, o.name, o.used, o.present, o.waiting
   from (
     (select 'gpus' as kind, d.name, sum(d.used) as used, sum(d.present) as present, sum(d.waiting) as waiting
-     from device d group by d.name order by sum(d.present) + sum(d.waiting) desc limit 50)
+     from device d group by d.name
+     order by sum(d.present) > 0 desc, sum(d.present) + sum(d.waiting) desc limit 50)
     union all
     select 'waits', w.name, 0, 0, sum(w.leases) from wait w group by w.name
     union all
@@ -59,21 +59,19 @@ begin
            (select count(*) from live), (select coalesce(sum(w.leases), 0) from wait w)) o
   on conflict do nothing;
   insert into hwqueue.sample (kind, is_hour, at, name, used, present, waiting)
-  select s.kind, true, v_hour - interval '1 hour', s.name, sum(s.used) / m.minutes,
-         sum(s.present) / m.minutes, sum(s.waiting) / m.minutes
-  from hwqueue.sample s
-  cross join (
-    select count(*) as minutes from hwqueue.sample x
-    where x.kind = 'waits' and not x.is_hour and x.name = '' and x.at >= v_hour - interval '1 hour'
-      and x.at < v_hour) m
-  where s.kind in ('gpus', 'waits') and not s.is_hour and s.at >= v_hour - interval '1 hour' and s.at < v_hour
-    and not exists (
-      select from hwqueue.sample x
-      where x.kind = 'waits' and x.is_hour and x.at = v_hour - interval '1 hour')
-  group by s.kind, s.name, m.minutes
+  select s.kind, true, h.at, s.name, sum(s.used) / h.minutes, sum(s.present) / h.minutes,
+         sum(s.waiting) / h.minutes
+  from (
+    select date_trunc('hour', x.at, 'UTC') as at, count(*) as minutes from hwqueue.sample x
+    where x.kind = 'waits' and not x.is_hour and x.name = '' and x.at < v_hour
+    group by 1) h
+  join hwqueue.sample s on s.kind in ('gpus', 'waits') and not s.is_hour
+    and s.at >= h.at and s.at < h.at + interval '1 hour'
+  where not exists (select from hwqueue.sample x where x.kind = 'waits' and x.is_hour and x.at = h.at)
+  group by s.kind, s.name, h.at, h.minutes
   on conflict do nothing;
   delete from hwqueue.sample s
   where s.kind in ('gpus', 'waits') and (not s.is_hour and s.at < v_minute - interval '6 hours'
-    or s.is_hour and s.at < v_hour - interval '35 days');
+    or s.is_hour and s.at < v_hour - interval '35 days' or s.at > v_minute);  -- the clock was set back
 end
 $$;

@@ -59,3 +59,35 @@ def test_the_fleet_and_what_waits(api: Api, queue: str, clock: Clock) -> None:
     assert api.fault("fleet_history", kind="gpus", minutes=0) == "p_minutes"
     with limited(api, "film"):
         api.refused("QHA03", "fleet_history", kind="gpus")
+
+
+def test_a_gap_and_a_clock_that_was_set_back(api: Api, queue: str, clock: Clock) -> None:
+    """Hours are kept in which upkeep stopped for long, and what comes after a step back is new."""
+    began = clock.now().replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+    clock.freeze(began)
+    api.reap()
+    clock.advance(timedelta(hours=7))
+    api.reap()
+    assert began in {row["at"] for row in api.rows("fleet_history", kind="waits", minutes=540)}
+    clock.advance(timedelta(hours=1))
+    api.reap()
+    leases = [api.spawn(queue) for _ in range(9)]
+    api.reap_after(clock, MINUTE)
+    waiting = last(api, "waits")[""][2]
+    clock.advance(-timedelta(hours=1))
+    for lease in leases:
+        api.rows("cancel_lease", lease=lease)
+    api.reap_after(clock, MINUTE)
+    clock.advance(timedelta(hours=1))
+    assert last(api, "waits")[""][2] == waiting - 9
+
+
+def test_names_that_leases_make_up_hide_no_models(api: Api, queue: str, clock: Clock) -> None:
+    api.node(gpus=[gpus(1)[0] | {"model": "real"}], heartbeat_timeout=86400)
+    for number in range(60):
+        wanted = {"label": "gpu_model", "op": "in", "values": [f"made-up-{number}"]}
+        api.spawn(queue, placement={"resources": {"gpu": 8}, "require": [wanted]})
+    api.reap_after(clock, MINUTE)
+    found = last(api, "gpus")
+    assert found["real"][1] == 1
+    assert len(found) == 50

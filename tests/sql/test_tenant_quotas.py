@@ -23,6 +23,7 @@ pytestmark = pytest.mark.usefixtures("sound")
 
 SLOTS = "tenant slots"
 MINUTE = timedelta(minutes=1)
+SECOND = timedelta(seconds=1)
 NO_WAY = {"key": "maintenance", "effect": "no_schedule"}
 
 
@@ -385,11 +386,15 @@ def test_spawns_in_a_time(api: Api, queue: str, lab: str, film: str, clock: Cloc
     assert "wait 2 s" in str(refusal.hint)
     api.refused("QHT03", "submit_workflow", workflow="w", options=options)
     api.spawn(queue, tenant=lab, idempotency_key="k")
-    api.spawn(queue, tenant=film)
+    for _ in range(8):
+        api.spawn(queue, tenant=film)
     clock.advance(timedelta(seconds=4))
     api.reap()
     [listed] = api.rows("list_tenants", name="*")
-    assert {name: used["spawns"] for name, used in listed["usage"].items()} == {lab: 13 - 8 + 1, film: 1}
+    assert {name: used["spawns"] for name, used in listed["usage"].items()} == {
+        lab: 13 + 1 - 8,
+        film: 1 + 8 - 8,
+    }
     for _ in range(5):
         api.spawn(queue, tenant=lab)
     clock.advance(timedelta(seconds=3))
@@ -400,6 +405,45 @@ def test_spawns_in_a_time(api: Api, queue: str, lab: str, film: str, clock: Cloc
     api.reap()
     assert api.one("select count(*) from hwqueue.spawn_count") == 0
     assert api.rows("list_tenants", name="*")[0]["usage"] == {}
+
+
+def test_who_keeps_its_rate_is_not_refused(api: Api, queue: str, lab: str, clock: Clock) -> None:
+    """Whenever reap counts it and the row *, and though nobody reaped for long; who does not is refused."""
+    rate = {"count": 1, "per": "1 s", "burst": 2}
+    options = {"tenant": lab}
+    tenant(api, lab, spawns=rate)
+    api.reap_after(clock, SECOND)
+    tenant(api, "*", spawns=rate)
+    for _ in range(9):
+        api.spawn(queue, **options)
+        api.reap_after(clock, SECOND)
+    for _ in range(60):
+        api.spawn(queue, **options)
+        clock.advance(SECOND)
+    api.reap()
+    batch = [{"task": task, "options": options} for task in ("t", "u", "t", "t", "t", "t", "t", "t", "t")]
+    api.rows("spawn_leases", queue=queue, leases=Jsonb(batch))
+    for _ in range(3):
+        api.reap_after(clock, SECOND)
+    refusal = api.refused("QHT03", "spawn_lease", queue=queue, task="t", options=options)
+    assert refusal.detail["used"] == 9 - 3
+
+
+@pytest.mark.parametrize("spec", [{"pending": 3}, {"spawns": {"count": 1, "per": "1 s"}}])
+def test_quotas_are_kept_once_a_clock_was_set_back(
+    api: Api, queue: str, lab: str, clock: Clock, spec: Row
+) -> None:
+    """What was counted at a time to come refuses nothing, and is counted anew."""
+    tenant(api, lab, **spec)
+    for _ in range(3):
+        api.spawn(queue, tenant=lab)
+    api.reap()
+    clock.advance(-timedelta(hours=1))
+    for _ in range(3):
+        api.spawn(queue, tenant=lab)
+    api.reap()
+    refusal = api.refused("QHT03", "spawn_lease", queue=queue, task="t", options={"tenant": lab})
+    assert refusal.detail["used"] == 6
 
 
 def test_a_schedule_is_written_whatever_waits(api: Api, queue: str, lab: str) -> None:
