@@ -34,7 +34,7 @@ class Chart:
     """Lines over time, and the table that they are drawn from.
 
     Attributes:
-        name: Of the chart, once a page.
+        name: Of the chart, once a page, whatever models are named.
         says: What the last sample says, in words.
         lines: Their labels and colours.
         rows: A value of each line, for each time.
@@ -60,7 +60,7 @@ def gpu_charts(samples: Sequence[FleetSample]) -> list[Chart]:
         return (-now.waiting, -now.present, name) if now else (0, 0, name)
 
     return [
-        _gpus(name or ANY, times, [models[name]])
+        _gpus(name, name or ANY, times, [models[name]])
         for name in sorted(models, key=size)[:SHOWN_MODELS]
         if any(one.present or one.waiting for one in models[name].values())
     ]
@@ -93,7 +93,7 @@ def all_gpus(samples: Sequence[FleetSample]) -> Chart | None:
     models: dict[str, dict[datetime, FleetSample]] = defaultdict(dict)
     for sample in samples:
         models[sample.name][sample.at] = sample
-    return _gpus("GPUs", times, list(models.values())) if times else None
+    return _gpus("", "GPUs", times, list(models.values())) if times else None
 
 
 def waits_chart(samples: Sequence[FleetSample]) -> Chart | None:
@@ -119,7 +119,9 @@ def waits_chart(samples: Sequence[FleetSample]) -> Chart | None:
     return Chart("waits", "What leases wait for", f"{now:,.0f} wait now", lines, rows)
 
 
-def _gpus(name: str, times: Sequence[datetime], models: Sequence[dict[datetime, FleetSample]]) -> Chart:
+def _gpus(
+    name: str, title: str, times: Sequence[datetime], models: Sequence[dict[datetime, FleetSample]]
+) -> Chart:
     rows = []
     for at in times:
         found = [by_time[at] for by_time in models if at in by_time]
@@ -128,4 +130,4 @@ def _gpus(name: str, times: Sequence[datetime], models: Sequence[dict[datetime, 
     used, free, asked = rows[-1][1]
     says = f"{used:,.4g} in use, {free:,.4g} free, {asked:,.4g} asked for"
     lines = [("in use", "claimed"), ("free", "completed"), ("asked for", "pending")]
-    return Chart(name, name, says, lines, rows)
+    return Chart(f"gpus-{name}", title, says, lines, rows)

@@ -61,7 +61,8 @@ def test_what_waits() -> None:
 
 
 async def test_the_page(pages: Pages, sql: Client) -> None:
-    spec = NodeSpec(name="box", instance_id="1", gpus=[Gpu(resource_id=uuid4(), model="<b>A100")])
+    models = ("<b>A100", "waits", "A 1", "A-1", None, "any model")
+    spec = NodeSpec(name="box", instance_id="1", gpus=[Gpu(resource_id=uuid4(), model=m) for m in models])
     sql.register_node(uuid4(), spec)
     sql.create_queue("renders")
     sql.spawn_lease("renders", "draw", placement={"resources": {"gpu": 1}})

@@ -385,6 +385,7 @@ def test_spawns_in_a_time(api: Api, queue: str, lab: str, film: str, clock: Cloc
     assert (refusal.detail["what"], refusal.detail["used"], refusal.detail["limit"]) == ("spawns", 13, 10)
     assert "wait 2 s" in str(refusal.hint)
     api.refused("QHT03", "submit_workflow", workflow="w", options=options)
+    api.refused("QHT03", "spawn_everywhere", queue=queue, task="t", options=options)
     api.spawn(queue, tenant=lab, idempotency_key="k")
     for _ in range(8):
         api.spawn(queue, tenant=film)
