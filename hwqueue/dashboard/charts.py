@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from hwqueue.types import Attempt, Lease, RunSummary, Sample
+from hwqueue.types import Attempt, Lease, Minute, RunSummary, Sample
 
 WIDTH, HEIGHT = 100.0, 28.0
 
@@ -30,6 +30,29 @@ def spark(values: Sequence[float | None]) -> list[str]:
         points.append(f"{'L' if points else 'M'}{index * step:.1f} {y:.1f}")
     paths.append(" ".join(points))
     return [path for path in paths if "L" in path]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A chart that ends below its highest points, so that these do not press all others to the ground.
+
+    Attributes:
+        most: The highest value that is drawn.
+        beyond: What is higher: when, of what, how many.
+    """
+
+    most: float
+    beyond: Sequence[tuple[datetime, str, int]]
+
+
+def cut(minutes: Sequence[Minute], names: Sequence[str]) -> Cut | None:
+    """At the 98th percentile, where what is beyond is at least three times as high; None: nowhere."""
+    highest = sorted(max(getattr(each, name) for name in names) for each in minutes)
+    typical = highest[(len(highest) - 1) * 98 // 100] if highest else 0
+    if typical == 0 or highest[-1] < 3 * typical:
+        return None
+    values = [(each.minute, name, getattr(each, name)) for each in minutes for name in names]
+    return Cut(1.2 * typical, [each for each in values if each[2] > 1.2 * typical])
 
 
 def share(part: float | None, whole: float | None) -> float:

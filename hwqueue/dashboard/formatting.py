@@ -46,6 +46,7 @@ STATES: Mapping[str, tuple[str, str]] = {
     "reserved": ("clock", "s-scheduled"),
     "stopping": ("pause", "s-cancelled"),
 }
+_CORE = 90  # characters
 _ID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _MASKED = ("password", "passwd", "secret", "token", "api_key", "apikey", "authorization", "private")
 
@@ -92,6 +93,12 @@ def policy(key: str, value: Any) -> str:
 def reason_words(message: str) -> str:
     """Why a class does not run, without what its glyph says: `most lack zone in z5`."""
     return message.removeprefix("no live node can run it: ")
+
+
+def core(text: str) -> str:
+    """The first part of a sentence, for a cell: up to a semicolon, or about 90 characters of it."""
+    first = text.partition("; ")[0]
+    return first if len(first) <= _CORE else first[:_CORE].rsplit(" ", 1)[0].rstrip(",:") + " …"
 
 
 def cores(milli: int | None) -> str:

@@ -54,10 +54,11 @@ _FILTERS = (
         formatting.short,
         formatting.cores,
         formatting.reason_words,
+        formatting.core,
     ),
     *(formatting.policy, formatting.pretty, formatting.error_line, folded),
     *(formatting.glyph, formatting.tone, formatting.asks, formatting.asked, charts.spark, charts.share),
-    *(charts.segments, count_states, formatting.parked, formatting.linked),
+    *(charts.segments, charts.cut, count_states, formatting.parked, formatting.linked),
 )
 
 

@@ -20,6 +20,7 @@ Tone = Literal["bad", "none", "warn"]
 _FRESH = timedelta(seconds=30)  # for so long it is shown on pages that did not look themselves
 _REAP_SECONDS = 120  # as `hwqueue doctor` has it: workers call it every 5 s
 _NAMED_TASKS = 3
+_WAITING = {"state": "waiting"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,13 @@ async def look(source: Reads) -> Standing:
     depths, fleet, reasons = _value(queues, []), _value(nodes, []), _value(pending, [])
     return Standing(
         alarms(depths, reasons, fleet, samples.get("hwqueue_reap_lag_seconds", 0.0)),
-        counts(depths, fleet, _value(minutes, []), _value(hooks, [])),
+        counts(
+            depths,
+            fleet,
+            _value(minutes, []),
+            _value(hooks, []),
+            sum(s.value for s in _value(metrics, []) if s.labels == _WAITING and s.name == "hwqueue_gangs"),
+        ),
         min((each.at for each in found if not isinstance(each, BaseException)), default=None),
     )
 
@@ -158,11 +165,13 @@ def counts(
     fleet: Sequence[NodeUsage],
     minutes: Sequence[Minute],
     hooks: Sequence[Webhook],
+    gangs: float,
 ) -> dict[str, Count]:
     """What the tabs count; a tab without one has nothing to tell."""
     made = {
         "pending": Count(sum(row.pending for row in queues), "pending"),
         "leases": Count(sum(minute.failed for minute in minutes), "failed in the last hour", "bad"),
+        "gangs": Count(round(gangs), "waiting"),
         "fleet": Count(sum(row.state == "silent" for row in fleet), "silent", "bad"),
         "queues": Count(sum(row.paused_at is not None for row in queues), "paused", "warn"),
         "webhooks": Count(sum(each.failing_since is not None for each in hooks), "failing", "bad"),

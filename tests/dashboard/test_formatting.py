@@ -28,6 +28,16 @@ def test_what_is_counted_in_part_says_so() -> None:
     assert [formatting.parked(n, 1960) for n in (1960, 1961)] == ["1,960", "more than 1,960"]
 
 
+def test_a_cell_has_the_core_of_a_reason() -> None:
+    many = "3 nodes match, none is free: " + ", ".join(f"node-{number}" for number in range(30))
+    assert formatting.core("most lack zone in z5") == "most lack zone in z5"
+    assert (
+        formatting.core("no node is live (3 silent); back again, none could") == "no node is live (3 silent)"
+    )
+    assert len(formatting.core(many)) <= 92
+    assert re.search(r"node-\d+ …$", formatting.core(many))
+
+
 def test_the_vendored_files_are_what_the_manifest_says() -> None:
     script = Path(__file__).parents[2] / "tools" / "vendor_static.py"
     subprocess.run([sys.executable, str(script)], check=True)

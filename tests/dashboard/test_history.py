@@ -1,11 +1,15 @@
 """How the fleet filled, and what waited: the charts and the page."""
 
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 from hwqueue.client import Client
+from hwqueue.dashboard.cache import Cached
+from hwqueue.dashboard.charts import cut
 from hwqueue.dashboard.history import all_gpus, gpu_charts, waits_chart
-from hwqueue.types import FleetSample, Gpu, NodeSpec
+from hwqueue.types import FleetSample, Gpu, Minute, NodeSpec
 from tests.dashboard.conftest import Pages
 from tests.dashboard.test_pages import check
 
@@ -74,3 +78,40 @@ async def test_the_page(pages: Pages, sql: Client) -> None:
         assert "0 in use, 1 free, 0 asked for" in text
         assert "1 wait now" in text
     assert "No sample yet" in await pages.page("/fleet/history?span=7+d")
+
+
+def ended(*completed: int) -> list[Minute]:
+    """Minutes in which so many completed."""
+    none: dict[str, Any] = dict.fromkeys(field.name for field in fields(Minute))
+    counts = none | {"claims": 0, "failed": 0, "cancelled": 0, "retried": 0, "expired": 0}
+    return [
+        Minute(**counts | {"minute": BEGAN + number * MINUTE, "completed": value})
+        for number, value in enumerate(completed)
+    ]
+
+
+def test_a_chart_is_cut_where_few_are_far_beyond() -> None:
+    """Else it shows all of them, as where most minutes are nothing."""
+    names = ("completed", "failed")
+    minutes = ended(*[100] * 58, 299)
+    assert cut(minutes, names) is None
+    found = cut([*minutes[:-1], *ended(300)], names)
+    assert found is not None
+    assert (found.most, found.beyond) == (120, [(BEGAN, "completed", 300)])
+    assert cut(ended(*[100] * 50, *[900] * 9), names) is None
+    assert cut(ended(*[0] * 58, 9), names) is None
+    assert cut([], names) is None
+
+
+async def test_what_is_cut_off_is_told(pages: Pages, sql: Client) -> None:
+    sql.create_queue("renders")
+
+    async def throughput(_: str | None = None) -> Cached[list[Minute]]:
+        return Cached(ended(*[100] * 57, 20_000, 100, 100), datetime.now(UTC))
+
+    pages.app.state.dashboard.reads.throughput = throughput
+    for path in ("/", "/queues/renders"):
+        text = await pages.page(path)
+        check(text)
+        assert 'data-most="120.0"' in text
+        assert "Too high to draw: 20,000 completed at <time" in text

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from hwqueue.client import Client
 from hwqueue.types import Gpu, NodeSpec, Taint
-from tests.dashboard.conftest import Pages, serving
+from tests.dashboard.conftest import Pages, granted, serving
 from tests.dashboard.screenshots import pages as every_page
 
 TABS = ("/", "/pending", "/fleet", "/fleet?view=map", "/leases", "/queues", "/classes", "/try", "/events")
@@ -93,6 +93,27 @@ async def test_an_empty_database_has_every_page(pages: Pages) -> None:
         assert policy.startswith("default-src 'self';")
         assert "unsafe" not in policy
         assert "frame-ancestors 'none'" in policy
+
+
+async def test_a_column_that_no_row_fills_is_left_out(pages: Pages, sql: Client) -> None:
+    def columns(page: str) -> list[str]:
+        return re.findall(r'<th scope="col"[^>]*>([^<]+)</th>', page)
+
+    sql.create_queue("renders")
+    sql.define_workflow({"name": "w", "steps": [{"name": "a", "queue": "renders", "task": "draw"}]})
+    sql.submit_workflow("w")
+    assert not {"Node", "Reason"} & {*columns(await pages.page("/leases"))}
+    assert not {"Labels", "Asks of every node", "What failed"} & {*columns(await pages.page("/runs"))}
+    claim = granted(sql, "renders")
+    assert "Node" in columns(await pages.page("/leases"))
+    sql.fail_lease(claim.lease_id, claim.claim_token, error={"message": "it broke"}, retry=False)
+    sql.submit_workflow("w", labels={"film": "7"})
+    found = await pages.page("/leases")
+    check(found)
+    assert "Reason" in columns(found)
+    found = await pages.page("/runs")
+    check(found)
+    assert {"Labels", "What failed"} <= {*columns(found)}
 
 
 async def test_a_full_database_has_every_page(seeded: str, shown: Pages) -> None:

@@ -60,6 +60,7 @@ async def test_the_worst_is_first_and_the_largest(pages: Pages, sql: Client) -> 
             sql.spawn_lease("renders", task)
     sql.spawn_lease("night", "draw", placement=NOWHERE)
     sql.pause_queue("night")
+    sql.spawn_gang("night", [{"task": "draw", "count": 2, "options": {"placement": NOWHERE}}])
     sql.reap()
     page = await pages.page("/")
     check(page)
@@ -71,7 +72,7 @@ async def test_the_worst_is_first_and_the_largest(pages: Pages, sql: Client) -> 
     ]
     assert told(page, "concerns") == ["2 leases cannot run anywhere", "1 queue is paused"]
     counted = re.findall(r'class="count (\w*)" title="([^"]+)"', page)
-    assert counted == [("", "10 pending"), ("warn", "1 paused")]
+    assert counted == [("", "10 pending"), ("", "1 waiting"), ("warn", "1 paused")]
 
 
 def test_the_tabs_count_without_a_reload(visit: Visit, sql: Client) -> None:

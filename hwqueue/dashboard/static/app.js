@@ -314,6 +314,23 @@ function legend(series, time) {
   };
   return { list, show };
 }
+// Points above the highest value that is drawn have a mark at the top; the caption tells them.
+function most(plot) {
+  return Number(plot.closest("figure")?.querySelector("details table")?.dataset.most ?? Infinity);
+}
+function markCut(chart, top) {
+  const { ctx, bbox, data } = chart, size = 5 * devicePixelRatio;
+  chart.series.slice(1).forEach(({ stroke }, number) => data[number + 1].forEach((value, index) => {
+    if (value === null || value <= top) return;
+    const x = chart.valToPos(data[0][index], "x", true);
+    ctx.fillStyle = typeof stroke === "function" ? stroke(chart, number + 1) : stroke;
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top - size);
+    ctx.lineTo(x - size, bbox.top + size);
+    ctx.lineTo(x + size, bbox.top + size);
+    ctx.fill();
+  }));
+}
 function draw(plot) {
   const table = plot.closest("figure").querySelector("details table");
   if (!window.uPlot || !table || plot.clientWidth === 0) return;
@@ -334,9 +351,9 @@ function draw(plot) {
     width: plot.clientWidth, height: 200, series: [{}, ...series], legend: { show: false },
     tzDate: (stamp) => window.uPlot.tzDate(new Date(stamp * 1000), zone()),
     axes: [{ ...axis, values: [[3600, "{HH}:{mm}", null, null, null, null, null, null, 1], [60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] }, { ...axis, size: 56 }],
-    scales: { y: { range: (_, low, high) => [0, Math.max(high ?? 0, 1) * 1.05] } },
+    scales: { y: { range: (_, low, high) => [0, Math.max(Math.min(high ?? 0, most(plot)), 1) * 1.05] } },
     cursor: { drag: { x: false, y: false } },
-    hooks: { setCursor: [(chart) => told.show(chart.data, chart.cursor.idx)] },
+    hooks: { setCursor: [(chart) => told.show(chart.data, chart.cursor.idx)], draw: [(chart) => markCut(chart, most(plot))] },
   }, data, plot);
   plot.append(told.list);
   new ResizeObserver(() => plot.chart?.setSize({ width: plot.clientWidth, height: 200 })).observe(plot);
