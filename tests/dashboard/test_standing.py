@@ -95,15 +95,17 @@ def test_the_tabs_count_without_a_reload(visit: Visit, sql: Client) -> None:
 
 def test_names_are_suggested_while_one_types(visit: Visit, sql: Client) -> None:
     sql.create_queue("renders")
+    worker(sql, "a-render-box", "draw")
     worker(sql, "render-box", "draw")
     sql.spawn_lease("renders", "render-film")
     page = visit.go("/queues")
     page.keyboard.press("/")
     page.keyboard.type("rend")
     options = page.locator("#names option")
-    expect(options).to_have_count(3)
-    found = {option.get_attribute("value"): option.text_content() for option in options.all()}
-    assert found == {"render-box": "node", "renders": "queue", "render-film": "task"}
+    expect(options).to_have_count(4)
+    found = [(option.get_attribute("value"), option.text_content()) for option in options.all()]
+    assert found[:3] == [("render-box", "node"), ("renders", "queue"), ("render-film", "task")]
+    assert found[3] == ("a-render-box", "node")  # it does not begin with it
     page.keyboard.type("er-film")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile(r"/leases\?task=render-film$"))
