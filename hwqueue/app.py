@@ -335,6 +335,10 @@ class App(Hooks):
             ConfigError: The name is taken, an option is of the wrong type, or the function cannot
                 be a handler.
         """
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"a task's name must be a str, not {name!r:.60}", hint='name it: @app.task("draw")'
+            )
         defaults = TaskDefaults(
             queue=queue,
             max_attempts=max_attempts,
@@ -437,6 +441,8 @@ class App(Hooks):
 def _check_schedule(what: str, schedule: object) -> None:
     if not isinstance(schedule, Timing | None):
         raise ConfigError(f"{what}: schedule must be cron(...) or every(...), not {schedule!r:.60}")
+    for span in ("every", "missed_window", "jitter"):
+        check_span(getattr(schedule, span, None), span, ConfigError, f"{what}: schedule: ")
 
 
 def _imported_again(known: Handler, handler: Handler) -> bool:

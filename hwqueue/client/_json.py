@@ -153,7 +153,7 @@ def _check(value: Any, depth: int) -> None:
         _check_members(value, depth)
     else:
         raise _NotJson(
-            f"is a {type(value).__qualname__}, not JSON",
+            f"is of type {type(value).__qualname__}, not JSON",
             "convert it first: dataclasses, pydantic models, datetimes, UUIDs and Decimals are not "
             "converted for you",
         )

@@ -217,6 +217,11 @@ def _bind(task: str, handler: Handler, is_async: bool) -> Binding:
         if source is not None:
             injected[name] = source
     own = [parameter for name, parameter in parameters.items() if name not in injected]
+    if own and own[0].name == "self":
+        raise ConfigError(
+            f"no self is given to {signature}",
+            hint="a handler is a function; `context: LeaseContext` gets its lease's id and attempt",
+        )
     whole = _whole(own, hints)
     if whole is None:
         _refuse_ambiguous(own, hints, signature)

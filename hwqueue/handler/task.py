@@ -189,7 +189,16 @@ class Task(Generic[P, R_co]):
         Raises: BadArgument, when the arguments do not fit the handler; else as `spawn_lease`.
         SQL: spawn_lease. Safe inside your transaction: yes, waits for nobody.
         """
+        self._check_client(client)
         return self._spawn(client, self.binding.pack(args, kwargs))
+
+    def _check_client(self, client: object) -> None:
+        """Refuse a spawn whose client was left out, before its first argument is missed."""
+        if isinstance(client, type) or not hasattr(client, "spawn_lease"):
+            raise BadArgument(
+                f"task {self.name!r}: a spawn begins with a client, not {client!r:.60}",
+                hint="with hwqueue.Client() as client: task.spawn(client, ...)",
+            )
 
     def _spawn(
         self, client: AsyncClient | Client, params: Json
@@ -277,6 +286,7 @@ class Task(Generic[P, R_co]):
             Else as `spawn_leases`.
         SQL: spawn_leases. Safe inside your transaction: yes, waits for nobody.
         """
+        self._check_client(client)
         specs = [self._checked(each, index) for index, each in enumerate(leases)]
         call = partial(client.spawn_leases, self.defaults.queue, specs)
         return cast("list[TaskSpawned[R_co]]", self._reading(call))
@@ -286,6 +296,11 @@ class Task(Generic[P, R_co]):
         try:
             if not isinstance(lease, LeaseSpec):
                 whole = self.binding.whole is not None
+                if not whole and not isinstance(lease, Mapping):
+                    raise BadArgument(
+                        f"arguments are a mapping or task.spec(...), not {lease!r:.60}",
+                        hint="task.spawn_many(client, [task.spec(1), task.spec(2)])",
+                    )
                 packed = self.binding.pack((lease,), {}) if whole else self.binding.pack((), lease)
                 return self._spec(packed, self._spawn_options(packed))
             if lease.task != self.name:
@@ -385,6 +400,7 @@ class ParamsTask(Task[[T], R_co]):
         Raises: BadArgument, when the params do not fit the handler; else as `spawn_lease`.
         SQL: spawn_lease. Safe inside your transaction: yes, waits for nobody.
         """
+        self._check_client(client)
         configured = self.with_options(queue=queue, **options)
         return configured._spawn(client, self.binding.pack((params,), {}))
 

@@ -6,13 +6,14 @@ import re
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from hwqueue.app import App, Retry, Snooze, TaskDefaults
 from hwqueue.client import Client
 from hwqueue.client._pauses import Pauses
+from hwqueue.cron_times import every
 from hwqueue.errors import BadArgument, ConfigError
 from hwqueue.placement import PLACEMENT_KEYS, Placement
 from hwqueue.types import LeaseSpec, LeaseState, RetryPolicy
@@ -100,6 +101,7 @@ def test_an_app_may_have_the_tasks_of_another() -> None:
         ({"process": True}, "at the top of its module"),
         ({"timeout": timedelta(0)}, "timeout must be more than zero"),
         ({"retry_on": "OSError"}, "'odd': OSError is no exception to retry on"),
+        ({"schedule": every(cast("timedelta", 30))}, "'odd': schedule: every must be a timedelta"),
     ],
 )
 def test_options_of_a_task_that_cannot_be(options: dict[str, Any], said: str) -> None:
@@ -133,6 +135,16 @@ def test_an_option_among_the_arguments_is_refused_with_the_way_to_give_it() -> N
     with pytest.raises(BadArgument, match="unexpected keyword argument 'delay'") as refused:
         spawn(RecordingClient(), frame=1, delay=timedelta(1))
     assert refused.value.hint == "spawn options go before: with_options(delay=...).spawn(...)"
+    spawn_many: Any = draw.spawn_many
+    for call in (spawn, spawn_many):
+        with pytest.raises(BadArgument, match="'draw': a spawn begins with a client, not 'frame'"):
+            call("frame", [])
+
+
+def test_a_task_has_a_name() -> None:
+    decorator: Any = App().task
+    with pytest.raises(ConfigError, match="name must be a str, not <function"):
+        decorator(lambda frame: None)
 
 
 def test_a_batch_is_one_call() -> None:
@@ -164,6 +176,8 @@ def test_a_batch_says_which_of_it_is_wrong() -> None:
     assert refused.value.detail == {"field": "params.frame", "index": 1}
     with pytest.raises(BadArgument, match=r"leases\[0\]: a lease of 'old' in a batch of task 'draw'"):
         draw.spawn_many(client, [old.spec({"a": 1})])
+    with pytest.raises(BadArgument, match=r"leases\[0\]: arguments are a mapping or task.spec\(...\), not 1"):
+        draw.spawn_many(client, cast("Any", [1]))
     old.spawn_many(client, [{"a": 1}])
     assert client.call[0][1] == [LeaseSpec(task="old", params={"a": 1}, options={})]
 

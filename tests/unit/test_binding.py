@@ -164,7 +164,7 @@ def test_arguments_go_by_name(
         ((1, Picture("a")), {"context": None}, "got an unexpected keyword argument 'context'"),
         (("1", Picture("a")), {}, 'params.frame must be an integer, not "1"'),
         ((1, {"path": 3}), {}, "params.picture.path must be a string, not 3"),
-        ((1, object()), {}, "params.picture is a object, not JSON"),
+        ((1, object()), {}, "params.picture is of type object, not JSON"),
     ],
 )
 def test_a_wrong_spawn_is_refused(args: tuple[Any, ...], kwargs: dict[str, Any], said: str) -> None:
@@ -211,6 +211,9 @@ def unreadable(frame: Path, scene: str) -> None: ...
 def no_json(frame: int, scene: set[int]) -> None: ...
 
 
+def bound(self: Any, frame: int) -> None: ...
+
+
 async def wrong_context(context: LeaseContext, frame: int) -> None: ...
 
 
@@ -220,6 +223,7 @@ async def wrong_context(context: LeaseContext, frame: int) -> None: ...
         (lambda frame: None, r"\(frame\) may mean \(params\), \(params, context\) or arguments by"),
         (lambda frame, scene: None, r"\(frame, scene\) may mean"),
         (odd_context, r"ctx\) may mean"),
+        (bound, r"no self is given to \(self: "),
         (starred, r"a handler's arguments have names, unlike the \* of"),
         (unreadable, "its annotations cannot be read: name 'Path' is not defined"),
         (no_json, r"scene: set\[int\] cannot be made from JSON"),

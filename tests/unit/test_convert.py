@@ -245,7 +245,7 @@ def test_a_type_without_a_json_form_is_refused_at_once(kind: Any) -> None:
 def test_json_is_not_copied_and_what_has_no_json_form_is_refused_with_its_path() -> None:
     value = {"a": [1, 2]}
     assert jsonable(value, "params") is value
-    with pytest.raises(BadArgument, match=r"^params\.parent\.lights\[0\] is a bytes, not JSON"):
+    with pytest.raises(BadArgument, match=r"^params\.parent\.lights\[0\] is of type bytes, not JSON"):
         jsonable(Scene("a", parent=Scene("b", lights=[b"x"])), "params")  # type: ignore[list-item]
     scene = Scene("a")
     scene.parent = scene
