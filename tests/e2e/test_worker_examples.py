@@ -51,6 +51,7 @@ def run_example(name: str, dsn: str) -> str:
             [
                 "sent to ada@example.org",
                 "['320/trip/0.png', '320/trip/1.png', '320/trip/2.png']",
+                "films: 13",
                 "report 0 2 * * *",
             ],
         ),
