@@ -121,22 +121,17 @@ CREATE TYPE hwqueue.judging_progress AS (
 	class_id bigint
 );
 
+CREATE TYPE hwqueue.lane_place AS (
+	tier smallint,
+	rank bigint,
+	turn bigint
+);
+
 CREATE TYPE hwqueue.lane_ref AS (
 	lane_id bigint,
 	limit_id integer,
 	key text,
 	of_queue boolean
-);
-
-CREATE TYPE hwqueue.lane_list AS (
-	lanes hwqueue.lane_ref[],
-	tier smallint
-);
-
-CREATE TYPE hwqueue.lane_place AS (
-	tier smallint,
-	rank bigint,
-	turn bigint
 );
 
 CREATE TYPE hwqueue.later_class AS (
@@ -251,6 +246,12 @@ CREATE TYPE hwqueue.seen_entries AS (
 	head hwqueue.entry_ref
 );
 
+CREATE TYPE hwqueue.spawn_own AS (
+	lanes hwqueue.lane_ref[],
+	tier smallint,
+	labels jsonb
+);
+
 CREATE TYPE hwqueue.spawn_request AS (
 	ordinal integer,
 	lease_id uuid,
@@ -280,7 +281,8 @@ CREATE TYPE hwqueue.spawn_request AS (
 	replaces jsonb,
 	tenant text,
 	lanes hwqueue.lane_ref[],
-	tier smallint
+	tier smallint,
+	labels jsonb
 );
 
 CREATE TABLE hwqueue.queue (
@@ -548,6 +550,8 @@ CREATE TABLE hwqueue.placement_class (
 );
 
 COMMENT ON TABLE hwqueue.placement_class IS 'what decides where and whether a lease may run; leases that ask the same share a class';
+
+COMMENT ON COLUMN hwqueue.placement_class.labels IS 'null for a key: hidden, since no term names it (constraints/labels)';
 
 COMMENT ON COLUMN hwqueue.placement_class.anchors IS 'the alternatives of one required positive equality, {*} if there is none: an index over them finds the classes of a node';
 
@@ -1164,7 +1168,8 @@ CREATE TABLE hwqueue.lease (
     choice_id uuid,
     tenant text,
     lanes hwqueue.lane_ref[],
-    lanes_passed smallint
+    lanes_passed smallint,
+    labels jsonb
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05', fillfactor='90');
 
@@ -1191,6 +1196,8 @@ COMMENT ON COLUMN hwqueue.lease.tenant IS 'that of the run whose step this is; n
 COMMENT ON COLUMN hwqueue.lease.lanes IS 'the lanes that it has to pass, one after the other, before it is ready; null: none';
 
 COMMENT ON COLUMN hwqueue.lease.lanes_passed IS 'how many of them it has passed, as long as it waits or is reserved; null: none';
+
+COMMENT ON COLUMN hwqueue.lease.labels IS 'all of its labels, also those that its class hides; null: they are those of its class';
 
 CREATE TABLE hwqueue.map (
     run_id uuid NOT NULL,
@@ -1909,6 +1916,11 @@ CREATE FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fl
 
 CREATE FUNCTION hwqueue.class_headline(p_fit hwqueue.class_match, p_queue hwqueue.queue, p_fleet hwqueue.headline, p_unserved text, p_part hwqueue.headline, p_free integer, p_conflict hwqueue.headline, p_waits interval, OUT code text, OUT message text, OUT permanent boolean, OUT unmatched boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.class_labels(p_labels jsonb, p_tenants text[], p_asked jsonb) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_bitmapscan TO 'on';
 
 CREATE FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_most integer, p_now timestamp with time zone) RETURNS jsonb[]
     LANGUAGE plpgsql
@@ -2946,6 +2958,9 @@ CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jso
 CREATE FUNCTION hwqueue.held_lanes(p_lanes hwqueue.lane_ref[], p_passed smallint) RETURNS TABLE(lane_id bigint)
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.hide_in_batch(p_asked jsonb) RETURNS jsonb
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.histogram_bounds() RETURNS double precision[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -3227,6 +3242,9 @@ CREATE FUNCTION hwqueue.judge_next(p_profile hwqueue.profile, p_node hwqueue.nod
 CREATE FUNCTION hwqueue.kept_level(p_outer jsonb, p_inner jsonb, p_mode text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.key_anchor(p_tenant text, p_key text) RETURNS text
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[]) RETURNS TABLE(ordinal integer, tenant text, idempotency_key text, lease_id uuid, content bytea, held_until timestamp with time zone)
     LANGUAGE sql STABLE;
 
@@ -3253,6 +3271,9 @@ CREATE FUNCTION hwqueue.label_words(p_expr jsonb) RETURNS text
 
 CREATE FUNCTION hwqueue.labels_among(p_labels jsonb, p_keys text[]) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.labels_of_batch(p_asked jsonb, p_tasks text[], p_defaults jsonb) RETURNS jsonb[]
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.labels_read(p_labels jsonb, p_keys text[]) RETURNS jsonb
     LANGUAGE sql STABLE PARALLEL SAFE;
@@ -4013,6 +4034,9 @@ CREATE FUNCTION hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[]) RETURN
 CREATE FUNCTION hwqueue.overbooked_nodes(p_node_ids uuid[]) RETURNS SETOF uuid
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.own_labels(p_labels jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.own_options() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -4413,7 +4437,7 @@ CREATE FUNCTION hwqueue.read_schedule(p_name text, p_spec jsonb, p_now timestamp
 CREATE FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_what text[] DEFAULT '{pending,classes,spawns}'::text[]) RETURNS hwqueue.spawn_request
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_place hwqueue.lane_list, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
+CREATE FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_own hwqueue.spawn_own, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_index integer DEFAULT 0) RETURNS hwqueue.spawn_request[]
@@ -4988,6 +5012,10 @@ CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room
 CREATE FUNCTION hwqueue.should_advance_low_water(p_qty integer) RETURNS boolean
     LANGUAGE sql;
 
+CREATE FUNCTION hwqueue.show_labels(p_spec jsonb, p_limit integer, p_moves boolean) RETURNS boolean
+    LANGUAGE plpgsql
+    SET enable_bitmapscan TO 'on';
+
 CREATE FUNCTION hwqueue.shown_secret(p_secret bytea) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
@@ -5033,7 +5061,7 @@ CREATE FUNCTION hwqueue.slot_lanes(p_lanes hwqueue.lane_ref[]) RETURNS bigint[]
 CREATE FUNCTION hwqueue.span_words(p_span interval) RETURNS text
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb) RETURNS bigint
+CREATE FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb, p_hides boolean) RETURNS bigint
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.spawn_content(p_queue_id integer, p_task text, p_options jsonb) RETURNS hwqueue.class_content
@@ -8200,6 +8228,8 @@ REVOKE ALL ON FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwq
 
 REVOKE ALL ON FUNCTION hwqueue.class_headline(p_fit hwqueue.class_match, p_queue hwqueue.queue, p_fleet hwqueue.headline, p_unserved text, p_part hwqueue.headline, p_free integer, p_conflict hwqueue.headline, p_waits interval, OUT code text, OUT message text, OUT permanent boolean, OUT unmatched boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.class_labels(p_labels jsonb, p_tenants text[], p_asked jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_most integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, OUT class_id bigint, OUT bad jsonb) FROM PUBLIC;
@@ -8710,6 +8740,8 @@ GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_clai
 
 REVOKE ALL ON FUNCTION hwqueue.held_lanes(p_lanes hwqueue.lane_ref[], p_passed smallint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.hide_in_batch(p_asked jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.histogram_bounds() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.histogram_of(p_seconds double precision[]) FROM PUBLIC;
@@ -8862,6 +8894,8 @@ REVOKE ALL ON FUNCTION hwqueue.judge_next(p_profile hwqueue.profile, p_node hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.kept_level(p_outer jsonb, p_inner jsonb, p_mode text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.key_anchor(p_tenant text, p_key text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.keys_of(p_kind text) FROM PUBLIC;
@@ -8879,6 +8913,8 @@ REVOKE ALL ON FUNCTION hwqueue.label_number(p_value jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.label_words(p_expr jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.labels_among(p_labels jsonb, p_keys text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.labels_of_batch(p_asked jsonb, p_tasks text[], p_defaults jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.labels_read(p_labels jsonb, p_keys text[]) FROM PUBLIC;
 
@@ -9322,6 +9358,8 @@ REVOKE ALL ON FUNCTION hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[])
 
 REVOKE ALL ON FUNCTION hwqueue.overbooked_nodes(p_node_ids uuid[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.own_labels(p_labels jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.own_options() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.own_resources(p_placement jsonb) FROM PUBLIC;
@@ -9563,7 +9601,7 @@ REVOKE ALL ON FUNCTION hwqueue.read_schedule(p_name text, p_spec jsonb, p_now ti
 
 REVOKE ALL ON FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_what text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_place hwqueue.lane_list, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_own hwqueue.spawn_own, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_index integer) FROM PUBLIC;
 
@@ -9921,6 +9959,8 @@ REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint,
 
 REVOKE ALL ON FUNCTION hwqueue.should_advance_low_water(p_qty integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.show_labels(p_spec jsonb, p_limit integer, p_moves boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.shown_secret(p_secret bytea) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shown_state(p_state text, p_run hwqueue.run) FROM PUBLIC;
@@ -9948,7 +9988,7 @@ REVOKE ALL ON FUNCTION hwqueue.slot_lanes(p_lanes hwqueue.lane_ref[]) FROM PUBLI
 
 REVOKE ALL ON FUNCTION hwqueue.span_words(p_span interval) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb, p_hides boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_content(p_queue_id integer, p_task text, p_options jsonb) FROM PUBLIC;
 

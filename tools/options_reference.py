@@ -542,7 +542,7 @@ def page() -> str:
 
 
 def _tables() -> str:
-    return (ROOT / "migrations" / "versions" / "0001_samples.sql").read_text(encoding="utf-8")
+    return (ROOT / "migrations" / "versions" / "0001_labels.sql").read_text(encoding="utf-8")
 
 
 def main() -> int:

@@ -77,7 +77,7 @@ def existing(
 ) -> Answer:
     """Claim p50 with many classes of which the node may run 10 over p50 with those 10."""
     wanted = [
-        kind(affinity_tags={"pool": "cpu"}, labels={"n": str(number)})
+        kind(affinity_tags={"pool": "cpu"}, labels={str(number): "n"})
         for number in range(ELIGIBLE_OF_EXISTING)
     ]
     node = {"labels": {"pool": "cpu"}}
@@ -96,14 +96,14 @@ def _active(variant: Variant, number: int) -> Lease:
     """The lease of class 0, 1, ...; their scores differ nearly all where they are to."""
     match variant:
         case Variant.SAME:
-            return kind(labels={"n": str(number)})
+            return kind(labels={str(number): "n"})
         case Variant.PREFERENCES:
             matched, unmatched = 1 + number % 97, 100 - number // 97
             prefer = [
                 {"weight": matched, "when": {"tags": {"zone": "a"}}},
                 {"weight": unmatched, "when": {"tags": {"zone": "b"}}},
             ]
-            return kind(placement={"prefer": prefer}, labels={"n": str(number)})
+            return kind(placement={"prefer": prefer}, labels={str(number): "n"})
         case Variant.GPU:
             needs = {"gpu_milli": 1 + number % 900, "cpu_milli": 1 + number}
             return kind(placement={"resources": needs})

@@ -40,7 +40,7 @@ SCENES = {
     "1 class": Scene(WAITING),
     "1 class, nothing kept": Scene(WAITING, policy={"retain_completed": 0}),
     "1 class, counted": Scene(WAITING, [kind(placement={"resources": {"cpu_milli": 1}})], node=_FULL_NODE),
-    "100 classes": Scene(WAITING, [kind(labels={"n": str(number)}) for number in range(100)]),
+    "100 classes": Scene(WAITING, [kind(patience=number) for number in range(100)]),
     "20,000 ineligible ahead": Scene(
         WAITING,
         [kind(affinity_tags={"pool": "cpu"})],

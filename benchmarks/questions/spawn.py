@@ -29,6 +29,8 @@ KINDS: dict[str, Sequence[dict[str, Any]]] = {
     "plain": [{}],
     "1 class": [{"affinity_tags": {"pool": "gpu"}}],
     "10 classes": [{"affinity_tags": {"pool": "gpu", "kind": number}} for number in range(10)],
+    "own headers": [{"headers": {"order": str(number)}} for number in range(BULK)],
+    "own labels": [{"labels": {"order": str(number)}} for number in range(BULK)],
 }
 
 
@@ -39,7 +41,7 @@ def spawns(ctx: typer.Context, *, seconds: Seconds = 5, rounds: Rounds = 3) -> A
         create_floor(dsn)
         create_queue(dsn)
         singles: dict[str, Opener] = {"INSERT": SingleInsert(dsn, payload())}
-        singles |= {name: SingleSpawn(dsn, tuple(_leases(name, 10))) for name in KINDS}
+        singles |= {name: SingleSpawn(dsn, tuple(_leases(name, BULK))) for name in KINDS}
         bulks: dict[str, Opener] = {"COPY": BulkCopy(dsn, tuple([payload()] * BULK))}
         bulks |= {name: BulkSpawn(dsn, tuple(_leases(name, BULK))) for name in KINDS}
         many: dict[str, Opener] = {"COPY": BulkCopy(dsn, tuple([payload()] * BULK * CALLS))}

@@ -115,6 +115,7 @@ declare
   v_asks boolean := p_changes ?| array['placement', 'wire'];
   v_fields text[] := hwqueue.class_changes(p_changes);
   v_class_id bigint;
+  v_labels jsonb;
   v_at timestamptz;
   v_now timestamptz;
 begin
@@ -169,20 +170,23 @@ begin
       v_lease.priority);
   v_deadline := case when p_changes ? 'deadline' then hwqueue.json_time(p_changes -> 'deadline',
       'changes.deadline') else v_lease.deadline end;
+  v_labels := case when p_changes ? 'labels'
+    then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels')
+    else coalesce(v_lease.labels, v_class.labels) end;
+  v_class.placement := case when v_asks then hwqueue.spawn_placement(p_changes, 'changes')
+    else v_class.placement end;
   v_class_id := hwqueue.target_class(hwqueue.find_class(
     row(coalesce(v_queue.queue_id, v_lease.queue_id), v_lease.task_name, v_class.tenant, v_class.service_id,
-      case when p_changes ? 'labels' then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels')
-        else v_class.labels end,
-      case when v_asks then hwqueue.spawn_placement(p_changes, 'changes') else v_class.placement end,
+      case when v_asks or p_changes ? 'labels'
+        then hwqueue.class_labels(v_labels, array[v_class.tenant], v_class.placement)
+        else v_class.labels end, v_class.placement,
       v_class.patience, null, v_class.max_run, v_class.is_choice)), p_lease);
   perform hwqueue.admit_tenant(v_class.tenant, v_class_id, v_now, '{classes}')
   where v_class_id <> v_lease.class_id and v_class.tenant <> '';
-  if hwqueue.my_tenants() is not null then
-    perform hwqueue.check_own_class(c, 'changes', null)
-    from hwqueue.placement_class c where c.class_id = v_class_id;
-  end if;
+  perform hwqueue.check_own_class(c, 'changes', null)
+  from hwqueue.placement_class c where c.class_id = v_class_id and hwqueue.my_tenants() is not null;
   update hwqueue.lease l
-  set priority = v_priority, deadline = v_deadline, class_id = v_class_id,
+  set priority = v_priority, deadline = v_deadline, class_id = v_class_id, labels = nullif(v_labels, '{}'),
       near_node = case when not v_asks then l.near_node end,
       rank = case when v_queue.queue_id <> l.queue_id
         then hwqueue.lease_rank(v_queue.ageing_step, greatest(nullif(l.available_at, 'infinity'),
@@ -273,6 +277,8 @@ declare
   v_end record;
   v_lease hwqueue.lease;
   v_state text;
+  v_class hwqueue.placement_class;
+  v_class_id bigint;
   v_taken record;
   v_now timestamptz;
 begin
@@ -321,6 +327,17 @@ begin
   from hwqueue.taken_instead(v_lease) t(taken) where t.taken is not null;
   if v_lease.near_node is not null then
     perform hwqueue.prefer_own_node(p_lease, null);
+  end if;
+  select c.* into v_class from hwqueue.placement_class c
+  where v_lease.labels is not null
+    and c.class_id = (select l.class_id from hwqueue.lease l where l.lease_id = p_lease);
+  if v_class.labels <> jsonb_strip_nulls(v_class.labels) then
+    -- a term may name by now what it hides: what has ended was not moved (show_labels)
+    v_class_id := hwqueue.find_class(row(v_class.queue_id, v_class.task_name, v_class.tenant,
+      v_class.service_id,
+      hwqueue.class_labels(v_lease.labels, array[v_class.tenant], v_class.placement),
+      v_class.placement, v_class.patience, v_class.target, v_class.max_run, v_class.is_choice));
+    update hwqueue.lease l set class_id = v_class_id where l.lease_id = p_lease;
   end if;
   perform hwqueue.note_leases('lease_requeued', array[p_lease], format('requeued, it was %s', v_end.state),
     jsonb_build_object('from', v_end.state));

@@ -442,7 +442,8 @@ begin
   return query
     select c.class_id, q.name, c.tenant, c.service_id, c.task_name,
            case when row_number() over (order by c.class_id) <= 500 then hwqueue.class_words(c) end,
-           c.labels, c.placement, c.anchors, c.patience, coalesce(w.leases, 0), w.oldest_at,
+           jsonb_strip_nulls(c.labels), c.placement, c.anchors, c.patience, coalesce(w.leases, 0),
+           w.oldest_at,
            coalesce(r.leases, 0), coalesce(e.profiles, 0), h.reach, c.created_at, c.retired_at
     from hwqueue.placement_class c
     join hwqueue.queue q on q.queue_id = c.queue_id and q.dropped_at is null
@@ -473,7 +474,8 @@ as $$
   select r.lease_id, q.name, l.task_name, c.tenant, r.attempt::int, n.name, r.claimed_at,
     nullif(r.expires_at, 'infinity'), r.stop_reason, hwqueue.progress_of(r.lease_id, r.claim_token)
   from (select o.* from hwqueue.claim o order by o.claimed_at, o.lease_id limit p_limit) r
-  join hwqueue.lease l on l.lease_id = r.lease_id
+  cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
+    select x.task_name from hwqueue.lease x where x.lease_id = r.lease_id offset 0) l
   join hwqueue.queue q on q.queue_id = r.queue_id
   join hwqueue.placement_class c on c.class_id = r.class_id
   left join hwqueue.node n on n.node_id = r.node_id

@@ -65,7 +65,7 @@ returns table (lease_id uuid, queue text, task_name text, state text, priority s
 language sql stable
 as $$
   select l.lease_id, q.name, l.task_name, hwqueue.lease_state(l.lease_id), l.priority, c.tenant,
-         c.service_id, c.labels, c.placement, l.params, l.headers,
+         c.service_id, coalesce(l.labels, c.labels), c.placement, l.params, l.headers,
          coalesce(r.attempt, o.attempt, l.attempt_count), coalesce(l.max_attempts, q.max_attempts),
          nullif(l.available_at, 'infinity'), l.deadline, l.created_at,
          coalesce(r.claimed_at, o.claimed_at, l.claimed_at), o.finished_at,

@@ -216,7 +216,8 @@ end
 $$;
 
 -- Whether a term selects the leases of a class. A term on one lease selects the class made for that lease
--- (target). Where other leases share the class, the claim tells them apart.
+-- (target). Where other leases share the class, the claim tells them apart. A class that hides a key of the
+-- term is none of it: its leases are moved to others before the term is published (constraints/labels).
 create or replace function hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placement_class) returns boolean
 language plpgsql immutable
 as $$
@@ -232,7 +233,7 @@ begin
         and (v_item ->> 'queue')::int = p_class.queue_id
       else not exists (
         select 1 from jsonb_array_elements(v_item -> 'exprs') e
-        where not hwqueue.label_holds(
+        where p_class.labels -> (e.value ->> 'label') = 'null' or not hwqueue.label_holds(
           e.value ->> 'op', p_class.labels -> (e.value ->> 'label'), e.value -> 'values'))
       end) then
       return false;
@@ -243,7 +244,8 @@ end
 $$;
 
 -- Returns the anchors of a term: one thing that every lease which it selects has, or '*'. By them new classes
--- find the terms that select them, and new terms classes, without reading all.
+-- find the terms that select them, and new terms classes, without reading all. And the keys that it names, by
+-- which spawns find that these are shown.
 create or replace function hwqueue.term_anchors(p_spec jsonb) returns text[]
 language plpgsql immutable
 as $$ begin return
@@ -259,8 +261,18 @@ as $$ begin return
        from jsonb_array_elements_text(e.value -> 'values') v)
      from jsonb_array_elements(p_spec -> 'all') i, jsonb_array_elements(i.value -> 'exprs') e
      where e.value ->> 'op' = 'in' order by jsonb_array_length(e.value -> 'values') limit 1),
-    array['*']);
+    array['*'])
+  || array(
+    select distinct hwqueue.key_anchor(t.value #>> '{}', e.value ->> 'label')
+    from jsonb_array_elements(p_spec -> 'all') i, jsonb_array_elements(i.value -> 'exprs') e
+    cross join jsonb_array_elements(
+      case when i.value -> 'tenants' = '"*"' then '[null]' else i.value -> 'tenants' end) t);
 end $$;
+
+-- The anchor of a term by which spawns find that it names a key for a tenant; null: for all.
+create or replace function hwqueue.key_anchor(p_tenant text, p_key text) returns text
+language sql stable  -- as jsonb_build_array is: an immutable one would not be inlined
+as $$ select 'key:' || jsonb_build_array(p_tenant, p_key)::text $$;
 
 -- Returns the anchors of terms that a class looks up.
 create or replace function hwqueue.selected_anchors(p_class hwqueue.placement_class) returns text[]
@@ -269,5 +281,6 @@ as $$ begin return
   array['*', 'task:' || p_class.task_name]
     || case when p_class.service_id is null then '{}' else array['service:' || p_class.service_id] end
     || case when p_class.target is null then '{}' else array['lease:' || p_class.target] end
-    || array(select 'label:' || l.key || '=' || left(l.value, 200) from jsonb_each_text(p_class.labels) l);
+    || array(select 'label:' || l.key || '=' || left(l.value, 200) from jsonb_each_text(p_class.labels) l
+             where l.value is not null);
 end $$;

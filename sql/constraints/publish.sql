@@ -149,6 +149,7 @@ as $$
 declare
   v_term hwqueue.affinity_term;
   v_is_over boolean;
+  v_holds boolean;
   v_changed boolean;
   v_classes bigint[];  -- those that the term selects
   v_new bigint[];
@@ -182,8 +183,13 @@ begin
     -- read before the classes: they may not show what a transaction wrote that ends after this
     v_is_over := hwqueue.no_open_xid_below(
       coalesce(v_term.publish_after_xid, pg_snapshot_xmax(pg_current_snapshot())));
+    v_holds := p_holds or p_holds is not null and v_term.created_at + interval '10 seconds' <= p_now;
     v_changed := v_term.spec #> '{all,0,lease}' is not null
       and not hwqueue.assign_target_class((v_term.spec #>> '{all,0,lease}')::uuid);
+    if hwqueue.show_labels(v_term.spec, 2000, v_holds is true) then
+      continue when v_holds is not true;
+      v_changed := true;
+    end if;
     if not v_changed then
       v_classes := hwqueue.selected_classes(v_term.spec);
       v_new := array(
@@ -206,8 +212,7 @@ begin
       update hwqueue.affinity_term t set publish_after_xid = pg_snapshot_xmax(pg_current_snapshot())
       where t.term_id = v_term.term_id
         and coalesce(hwqueue.valid_next_xid(v_term.publish_after_xid), '0') = '0';
-    elsif p_holds is not null and hwqueue.publish_term(
-      v_term, p_holds or v_term.created_at + interval '10 seconds' <= p_now, p_now) then
+    elsif v_holds is not null and hwqueue.publish_term(v_term, v_holds, p_now) then
       perform hwqueue.note_event('term_published',
         format('term %s is published: %s, by %s', v_term.term_id, v_term.use, v_term.domain),
         jsonb_build_object('term_id', v_term.term_id, 'use', v_term.use, 'domain', v_term.domain));

@@ -3,7 +3,7 @@
 
 -- What verify_invariants says of terms. term_count: the counters of a published one differ from what runs.
 -- away, max_per_domain: running leases break a required one; an earmark does not run yet: it may be where
--- what it waits for would keep it away.
+-- what it waits for would keep it away. hidden_label: the class of an open lease hides what the term names.
 create or replace function hwqueue.broken_terms() returns table (rule text, subject text, detail jsonb)
 language sql stable
 as $$
@@ -62,6 +62,16 @@ as $$
   where h.use = 'cap' and h.decides and h.counts and h.stop_requested_at is null and h.is_placed
   group by h.term_id, h.domain, h.place, s.most
   having count(*) > s.most
+  union all
+  select 'hidden_label', l.lease_id::text, jsonb_build_object('term', t.term_id, 'label', e.value -> 'label')
+  from hwqueue.affinity_term t
+  cross join lateral jsonb_array_elements(t.spec -> 'all') i
+  cross join lateral jsonb_array_elements(i.value -> 'exprs') e
+  join hwqueue.placement_class c on c.labels @> jsonb_build_object(e.value ->> 'label', null)
+    and (i.value -> 'tenants' = '"*"' or i.value -> 'tenants' ? c.tenant)
+  join hwqueue.lease l on l.class_id = c.class_id
+  where t.published_at is not null
+    and not exists (select from hwqueue.outcome o where o.lease_id = l.lease_id)
 $$;
 
 -- All that a class must know of other leases, on every node: {"terms": [{PLACE: {"held", "bound",
@@ -73,7 +83,12 @@ $$;
 create or replace function hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease uuid,
   p_now timestamptz) returns jsonb
 language plpgsql stable
-as $$ begin
+as $$
+declare
+  v_hiding jsonb[] := array(
+    select distinct jsonb_build_object(e #>> '{}', null)
+    from jsonb_path_query(p_class.terms, 'lax $[*].spec.all[*].exprs[*].label') e);
+begin
   return (
     with term as materialized (
       select s.ordinality as index, s.value -> 'spec' as spec,
@@ -84,17 +99,26 @@ as $$ begin
       cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
         select x.class_id, x.queue_id, x.task_name, x.tenant, x.service_id, x.labels, x.target, x.terms
         from hwqueue.placement_class x where x.class_id = u.class_id offset 0) k
+    ), of_labels as materialized (  -- a class that hides a key which its terms name, by labels of its leases
+      select r.*, h.labels as all_labels, h.lease_ids
+      from running r
+      left join lateral (
+        select l.labels, array_agg(l.lease_id) as lease_ids
+        from hwqueue.claim c join hwqueue.lease l on l.lease_id = c.lease_id
+        where c.class_id = r.class_id and r.labels @> any (v_hiding) group by 1) h on true
     ), alike as materialized (
       -- by all that term_selects reads of a class: very many classes may run that differ in the rest
-      select array_agg(r.class_id) as class_ids from running r
-      group by r.queue_id, r.task_name, r.tenant, r.service_id, r.labels, r.target
+      select array_agg(r.class_id) as class_ids, jsonb_agg(r.lease_ids) as lease_ids, r.all_labels
+      from of_labels r
+      group by r.queue_id, r.task_name, r.tenant, r.service_id, r.labels, r.target, r.all_labels
     ), sought as materialized (  -- what its terms select, and what keeps away from it (index is null)
-      select t.index, t.domain, unnest(a.class_ids) as class_id
-      from term t cross join alike a
-      where (select hwqueue.term_selects(t.spec, k) from hwqueue.placement_class k
-             where k.class_id = a.class_ids[1])
+      select t.index, t.domain, a.class_ids[n.number] as class_id, a.lease_ids -> n.number - 1 as lease_ids
+      from term t cross join alike a cross join lateral generate_subscripts(a.class_ids, 1) n(number)
+      where (select hwqueue.term_selects(t.spec, case when a.all_labels is null then k
+               else jsonb_populate_record(k, jsonb_build_object('labels', a.all_labels)) end)
+             from hwqueue.placement_class k where k.class_id = a.class_ids[1])
       union all
-      select distinct null::bigint, hwqueue.term_domain(t.value -> 'spec'), r.class_id
+      select distinct null::bigint, hwqueue.term_domain(t.value -> 'spec'), r.class_id, null::jsonb
       from running r cross join lateral jsonb_array_elements(r.terms) t
       where t.value #>> '{spec,use}' = 'away' and (hwqueue.term_selects(t.value -> 'spec', p_class)
         or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease)
@@ -103,6 +127,7 @@ as $$ begin
              count(*) filter (where c.stop_requested_at <= p_now is not true) as staying,
              count(*) filter (where c.stop_requested_at <= p_now is not true and c.expires_at > p_now) as here
       from sought s join hwqueue.claim c on c.class_id = s.class_id
+        and (coalesce(s.lease_ids, 'null') = 'null' or s.lease_ids ? c.lease_id::text)
       group by s.index, s.domain, c.node_id
     ), placed as materialized (
       select o.index, o.domain, sum(o.held) as held,
@@ -133,4 +158,5 @@ as $$ begin
       select coalesce(jsonb_agg(distinct p.domain), '[]') as domains,
              coalesce(jsonb_object_agg(p.domain || '@' || p.place, true), '{}') as places
       from placed p where p.index is null and p.place <> '') k);
-end $$;
+end
+$$;

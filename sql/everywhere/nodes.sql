@@ -66,7 +66,7 @@ begin
     -- sizes and limits were checked when it was defined: a policy that changed since stops no claim
     v_spawn := hwqueue.read_spawn(1, hwqueue.new_id(), p_everywhere.class_id, p_everywhere.task_name,
       p_everywhere.params, p_everywhere.options,
-      row(null, (hwqueue.find_tenant(p_everywhere.tenant)).tier)::hwqueue.lane_list, p_now);
+      row(null, (hwqueue.find_tenant(p_everywhere.tenant)).tier, null)::hwqueue.spawn_own, p_now);
     v_spawn.team_id := v_spawn.lease_id;
     v_spawn.available_at := 'infinity';
     perform hwqueue.write_spawns(array[v_spawn], q, p_now) from hwqueue.queue q

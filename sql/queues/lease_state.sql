@@ -61,7 +61,12 @@ language plpgsql volatile
   -- planned each time: a filter that is not given must not be in the plan. Each row by its key, and no
   -- table as a whole
   set plan_cache_mode = force_custom_plan set enable_hashjoin = off set enable_mergejoin = off
-as $$ begin
+as $$
+declare
+  v_key text := (select min(k) from jsonb_object_keys(p_filter.labels) k);
+  v_classes jsonb[] := case when v_key is not null then array[  -- what their classes have, shown or hidden
+    jsonb_build_object(v_key, p_filter.labels -> v_key), jsonb_build_object(v_key, null)] end;
+begin
   return array(
     select l.lease_id
     from hwqueue.lease l
@@ -89,13 +94,15 @@ as $$ begin
            or exists (select 1 from hwqueue.placement_class c
                       where c.class_id = l.class_id
                         and (p_filter.tenants is null or c.tenant = any (p_filter.tenants))
-                        and (p_filter.labels is null or c.labels @> p_filter.labels)
+                        and (p_filter.labels is null or c.labels @> any (v_classes)
+                          and coalesce(l.labels, c.labels) @> p_filter.labels)
                         and (p_filter.service_id is null or c.service_id = p_filter.service_id)))
       and (p_filter.node_id is null
            or l.lease_id in (
              select c.lease_id from hwqueue.claim c where c.node_id = p_filter.node_id))
     order by l.lease_id desc limit p_limit);
-end $$;
+end
+$$;
 
 -- Deletes the waiting entry of an open lease from ready or scheduled and returns it, which keeps other
 -- sessions off the lease until the caller commits. Null when the lease is finished or claimed, which is held.

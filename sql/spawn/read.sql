@@ -16,6 +16,62 @@ as $$
     else p_element - 'params' end
 $$;
 
+-- Returns the labels of a lease, checked; null: none. Most are let in by one expression; it is inlined.
+-- Raises: QHA01.
+create or replace function hwqueue.own_labels(p_labels jsonb) returns jsonb
+language sql immutable
+as $$
+  select case when p_labels @? 'strict $ ? (@.type() == "object")' and p_labels <> '{}' and not p_labels ? ''
+      and not p_labels @? 'strict $.* ? (@.type() != "string")' and length(p_labels::text) < 254
+    then p_labels else nullif(hwqueue.check_labels(p_labels, 'options.labels'), '{}') end
+$$;
+
+-- Returns a batch in which labels have null for a value that its class need not show (class_labels). So
+-- elements that differ in such values are of one kind. Some may stay: spawn_class looks again for each kind.
+create or replace function hwqueue.hide_in_batch(p_asked jsonb) returns jsonb
+language plpgsql volatile
+as $$
+declare
+  v_options jsonb;
+  v_shown jsonb;  -- of each key true or null
+begin
+  if not p_asked @? 'lax $[*].options.labels' then
+    return p_asked;
+  end if;
+  perform pg_current_xact_id();  -- before terms are looked up
+  v_options := jsonb_path_query_array(p_asked, 'lax $[*].options ? (@.type() == "object")') || (
+    select coalesce(jsonb_agg(t.defaults), '[]') from hwqueue.task t
+    where t.name in (
+      select n #>> '{}' from jsonb_path_query(p_asked, 'lax $[*].task ? (@.type() == "string")') n));
+  v_shown := hwqueue.class_labels((
+      select coalesce(jsonb_object_agg(k, true), '{}')
+      from jsonb_path_query(v_options, 'lax $[*].labels ? (@.type() == "object")') l, jsonb_object_keys(l) k),
+    array(select distinct n #>> '{}' from jsonb_path_query(v_options,
+        'lax $[*].tenant ? (@.type() == "string")') n) || array['', hwqueue.with_tenant(null) ->> 'tenant'],
+    (select jsonb_agg(o - 'labels') from jsonb_array_elements(v_options) o));
+  return (
+    select jsonb_agg(case jsonb_typeof(e.value #> '{options,labels}') when 'object'
+      then jsonb_set(e.value, '{options,labels}', (
+        select coalesce(jsonb_object_agg(l.key,
+                 case when v_shown -> l.key = 'true' then l.value else 'null' end), '{}')
+        from jsonb_each(e.value #> '{options,labels}') l))
+      else e.value end order by e.ordinality)
+    from jsonb_array_elements(p_asked) with ordinality e);
+end
+$$;
+
+-- Returns the labels of each element of a batch, checked, with those of the defaults of its task. Null: none
+-- has any. Raises: QHA01.
+create or replace function hwqueue.labels_of_batch(p_asked jsonb, p_tasks text[], p_defaults jsonb)
+returns jsonb[]
+language plpgsql immutable
+as $$ begin
+  return case when p_asked @? 'lax $[*].options.labels' or p_defaults @? 'strict $.*.labels' then array(
+    select hwqueue.own_labels(case when e.value -> 'options' ? 'labels' then e.value #> '{options,labels}'
+      else p_defaults #> array[p_tasks[e.ordinality], 'labels'] end)
+    from jsonb_array_elements(p_asked) with ordinality e) end;
+end $$;
+
 -- Reads and checks a batch, in its order: a list, or {"kinds", "each", "of"} as spawn_leases lets it in. Each
 -- kind is checked, and the defaults of its task and its class found, once. p_index: of the first element.
 -- Locks: new classes. Raises: QHA01, QHC03, QHC04, QHW01, QHM01, QHM03, QHT03, with the index of the first
@@ -38,7 +94,8 @@ declare
   v_tasks text[];
   v_tiers smallint[];
   v_have_slots boolean[];
-  v_lanes hwqueue.lane_list[];
+  v_lanes hwqueue.spawn_own[];
+  v_labels jsonb[];
   v_defaults jsonb;  -- by task; null: none of them has any
   v_has_own boolean;  -- one has options that read_spawn reads
   v_has_limits boolean;
@@ -59,12 +116,13 @@ begin
              case when k.kind is not null
                then hwqueue.spawn_class(p_queue.queue_id, hwqueue.json_text(hwqueue.check_object(k.kind,
                    array['task', 'params', 'options'], 'lease') -> 'task', 'task', 200),
-                 hwqueue.class_options(o.options)) end as class_id
+                 hwqueue.class_options(o.options), true) end as class_id
       from (select case when v_is_list or a.ordinality = any (v_of)  -- what no element has is not read
                      then hwqueue.spawn_kind(a.value) end as kind, array_agg(a.ordinality) as numbers,
                    bool_or(a.value -> 'options' ?| hwqueue.spawn_options()) as has_own,
                    bool_or(a.value -> 'options' ? 'limits') as has_limits
-            from jsonb_array_elements(v_asked) with ordinality a group by 1 order by min(a.ordinality)) k
+            from jsonb_array_elements(hwqueue.hide_in_batch(v_asked)) with ordinality a
+            group by 1 order by min(a.ordinality)) k
       cross join lateral (  -- of text only: the text of other values may be too long for the server
         select case jsonb_typeof(k.kind -> 'task') when 'string' then k.kind ->> 'task' end as task) n
       cross join lateral (  -- fences (offset 0): each is found once, not wherever it is used
@@ -81,9 +139,10 @@ begin
           select sum(cardinality(array_positions(v_of, n::int)))::int from unnest(g.numbers) n) end)
         end as tenant offset 0) r
     cross join unnest(g.numbers) n(number) order by n.number) c;
+  v_labels := hwqueue.labels_of_batch(v_asked, v_tasks, v_defaults);
   if v_has_limits or p_queue.limits <> '{}' then
     v_lanes := array(
-      select row(l.lanes, null)::hwqueue.lane_list
+      select row(l.lanes, null, null)::hwqueue.spawn_own
       from jsonb_array_elements(v_asked) with ordinality a
       cross join lateral (  -- a fence: Postgres remembers what it has found for the same options
         select case when v_is_list or a.ordinality = any (v_of) then a.value -> 'options' end as options,
@@ -97,7 +156,7 @@ begin
     return array(
       select hwqueue.read_spawn(e.ordinal, v_lease_ids[e.ordinal], v_class_ids[e.number], v_tasks[e.number],
         hwqueue.check_payload(coalesce(e.params, '{}'), 'params', p_queue.max_params_bytes), e.options,
-        row(v_lanes[e.number].lanes, v_tiers[e.number])::hwqueue.lane_list, p_now)
+        row(v_lanes[e.number].lanes, v_tiers[e.number], v_labels[e.number])::hwqueue.spawn_own, p_now)
       from (
         select i.ordinality::int as ordinal, n.number,
           case when v_is_list then i.value -> 'params' else i.value end as params,
@@ -117,7 +176,7 @@ begin
         case when v_is_list then i.value -> 'params' else i.value end, '{}'), 'params',
         p_queue.max_params_bytes), null,
       row(case when v_lanes is not null then v_lanes[v_of[i.ordinality]].lanes end,
-        v_tiers[v_of[i.ordinality]])::hwqueue.lane_list, p_now)
+        v_tiers[v_of[i.ordinality]], v_labels[v_of[i.ordinality]])::hwqueue.spawn_own, p_now)
     from jsonb_array_elements(v_each) with ordinality i);
 exception when others then
   get stacked diagnostics v_code = returned_sqlstate, v_message = message_text,
@@ -186,7 +245,7 @@ $$;
 -- A single expression, so that Postgres inlines it: one statement reads a whole batch.
 -- Raises: QHA01, naming the field; QHM03.
 create or replace function hwqueue.read_spawn(p_ordinal int, p_lease_id uuid, p_class_id bigint, p_task text,
-  p_params jsonb, p_options jsonb, p_place hwqueue.lane_list, p_now timestamptz)
+  p_params jsonb, p_options jsonb, p_own hwqueue.spawn_own, p_now timestamptz)
 returns hwqueue.spawn_request
 language sql volatile
 as $$
@@ -222,11 +281,12 @@ as $$
     case when p_options ? 'one_of' then hwqueue.choice_of(p_options) end,
     case when p_options ? 'replaces' then hwqueue.replaces_of(p_options) end,
     null,
-    case when p_options ?| array['one_of', 'replaces'] then hwqueue.refuse_lanes((p_place).lanes, case
+    case when p_options ?| array['one_of', 'replaces'] then hwqueue.refuse_lanes((p_own).lanes, case
         when p_options ->> 'one_of' is not null then 'an alternative (one_of)'
         when p_options ->> 'replaces' is not null then 'a lease that replaces another one (replaces)' end)
-      else (p_place).lanes end,
-    coalesce((p_place).tier, 0)
+      else (p_own).lanes end,
+    coalesce((p_own).tier, 0),
+    (p_own).labels
   )::hwqueue.spawn_request
 $$;
 
@@ -295,7 +355,7 @@ as $$
 $$;
 
 -- Reads and checks a spawn outside a batch. p_options has the defaults of the task already. p_what: as
--- admit_tenant; '{}': nothing is spawned now.
+-- admit_tenant; '{}': nothing is spawned now. Without spawns the class shows all labels.
 -- Locks: a new class. Raises: QHA01, QHC03, QHC04, QHW01, naming the field; QHM01, QHM03, QHT03.
 create or replace function hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb,
   p_options jsonb, p_now timestamptz, p_what text[] default '{pending,classes,spawns}')
@@ -303,11 +363,16 @@ returns hwqueue.spawn_request
 language plpgsql volatile
 as $$
 declare
-  v_class_id bigint := hwqueue.spawn_class(p_queue.queue_id, p_task, hwqueue.class_options(p_options));
+  v_class_id bigint := hwqueue.spawn_class(p_queue.queue_id, p_task, hwqueue.class_options(p_options),
+    'spawns' = any (p_what));
+  v_labels jsonb;
   v_tier smallint;  -- scalars: rows cost each spawn more
   v_has_slots boolean;
   v_lanes hwqueue.lane_ref[];
 begin
+  if p_options ? 'labels' then
+    v_labels := hwqueue.own_labels(p_options -> 'labels');
+  end if;
   if p_options ? 'tenant' then
     select t.tier, t.spec ? 'slots' into v_tier, v_has_slots
     from hwqueue.admit_tenant(p_options ->> 'tenant', v_class_id, p_now, p_what, p_options) t;
@@ -319,12 +384,12 @@ begin
   if p_options ?| hwqueue.spawn_options() then
     return hwqueue.read_spawn(1, hwqueue.new_id(), v_class_id, p_task, hwqueue.check_payload(
       coalesce(p_params, '{}'), 'params', p_queue.max_params_bytes), p_options,
-      row(v_lanes, v_tier)::hwqueue.lane_list, p_now);
+      row(v_lanes, v_tier, v_labels)::hwqueue.spawn_own, p_now);
   end if;
   -- with a constant null Postgres drops every part of the expression that reads options
   return hwqueue.read_spawn(1, hwqueue.new_id(), v_class_id, p_task, hwqueue.check_payload(
     coalesce(p_params, '{}'), 'params', p_queue.max_params_bytes), null,
-    row(v_lanes, v_tier)::hwqueue.lane_list, p_now);
+    row(v_lanes, v_tier, v_labels)::hwqueue.spawn_own, p_now);
 end
 $$;
 
@@ -363,8 +428,10 @@ as $$
 $$;
 
 -- Returns the class of a spawn, and writes it if it is new. The words of an earlier spawn are not read again.
+-- p_hides: it may hide labels; not where leases that come later have the same class.
 -- Locks: the new row. Raises: QHA01, QHC03, QHC04, QHW01, naming the field.
-create or replace function hwqueue.spawn_class(p_queue_id int, p_task text, p_options jsonb) returns bigint
+create or replace function hwqueue.spawn_class(p_queue_id int, p_task text, p_options jsonb, p_hides boolean)
+returns bigint
 language plpgsql volatile
 as $$
 declare
@@ -372,6 +439,12 @@ declare
   v_class_id bigint;
 begin
   perform hwqueue.check_name(p_task, 'task', 200);
+  if p_hides and jsonb_typeof(p_options -> 'labels') = 'object' then
+    perform pg_current_xact_id();  -- before terms are looked up
+    p_options := p_options || jsonb_build_object('labels', hwqueue.class_labels(p_options -> 'labels',
+      array[case jsonb_typeof(p_options -> 'tenant') when 'string' then p_options ->> 'tenant' else '' end],
+      p_options - 'labels'));
+  end if;
   if p_options = '{}' then
     return hwqueue.find_class(row(p_queue_id, p_task, '', null, '{}', '{}', null, null, null, false));
   elsif not hwqueue.may_be_long(p_options) then
@@ -393,11 +466,14 @@ declare
   v_class_options text[] := array['placement', 'affinity_tags', 'affinity_with', 'anti_affinity_with', 'wire',
     'tenant', 'service_id', 'labels', 'patience', 'max_run'];
 begin
-  perform hwqueue.check_object(p_options, v_class_options || hwqueue.own_options(), 'options');
+  perform hwqueue.check_object(p_options, v_class_options || hwqueue.own_options(), 'options'),
+    hwqueue.check_labels(case jsonb_typeof(p_options -> 'labels')  -- null: hidden, read_spawn checks it
+      when 'object' then jsonb_strip_nulls(p_options -> 'labels') else p_options -> 'labels' end,
+      'options.labels');
   return row(p_queue_id, p_task,
     coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''),
     hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'),
-    hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
+    coalesce(nullif(p_options -> 'labels', 'null'), '{}'),
     hwqueue.spawn_placement(p_options, 'options'),
     hwqueue.json_interval(p_options -> 'patience', 'options.patience'), null,
     hwqueue.json_interval(p_options -> 'max_run', 'options.max_run', '1 second', '366 days'),

@@ -209,13 +209,13 @@ begin
   end if;
   insert into hwqueue.lease (lease_id, queue_id, class_id, task_name, params, headers, priority,
     tier, rank, position, max_attempts, retry, claim_timeout, deadline, idempotency_key, available_at,
-    created_at, wire, run_id, step_no, item_no, team_id, choice_id, tenant, lanes)
+    created_at, wire, run_id, step_no, item_no, team_id, choice_id, tenant, lanes, labels)
   select s.lease_id, p_queue.queue_id, s.class_id, s.task_name, s.params, s.headers, s.priority, s.tier,
     hwqueue.lease_rank(p_queue.ageing_step, greatest(nullif(s.available_at, 'infinity'), p_now), s.priority),
     case when s.available_at <= p_now and s.lanes is null then s.position else 0 end, s.max_attempts,
     s.retry, s.claim_timeout, s.deadline, s.idempotency_key,
     case when s.available_at > p_now or s.lanes is null then s.available_at else 'infinity' end, p_now,
-    s.wire, s.run_id, s.step_no, s.item_no, s.team_id, s.choice_id, s.tenant, s.lanes
+    s.wire, s.run_id, s.step_no, s.item_no, s.team_id, s.choice_id, s.tenant, s.lanes, s.labels
   from unnest(p_spawns) s;
   if p_has_lanes then
     insert into hwqueue.lane_change (tenant, lane_id, limit_id, key, head)
@@ -396,7 +396,8 @@ language sql stable
 as $$
   select s.ordinal, c.tenant, s.idempotency_key, s.lease_id,
          case when s.held_until is not null then '' else
-           sha256(convert_to(jsonb_build_array(s.task_name, s.params, c.placement, c.labels)::text, 'UTF8'))
+           sha256(convert_to(jsonb_build_array(s.task_name, s.params, c.placement,
+             coalesce(s.labels, c.labels))::text, 'UTF8'))
          end, s.held_until
   from unnest(p_spawns) s
   -- limit 1 makes one index lookup per spawn, whatever the planner estimates for arrays and new tables
@@ -504,7 +505,7 @@ begin
       perform hwqueue.leave_lanes(array[v_holder]);
       update hwqueue.lease l
       set class_id = hwqueue.target_class(v_spawn.class_id, l.lease_id), near_node = null,
-          lanes = v_spawn.lanes, lanes_passed = null,
+          lanes = v_spawn.lanes, lanes_passed = null, labels = v_spawn.labels,
           task_name = v_spawn.task_name, params = v_spawn.params, headers = v_spawn.headers,
           priority = v_spawn.priority, rank = hwqueue.lease_rank(p_queue.ageing_step,
             greatest(v_spawn.available_at, p_now), v_spawn.priority),

@@ -128,15 +128,16 @@ begin
       select hwqueue.new_id(), v_webhook.webhook_id, e.code, e.event_id, e.lease_id,
         hwqueue.webhook_body(e.code, e.at, jsonb_build_object('event_id', e.event_id::text,
           'lease_id', e.lease_id, 'node_id', e.node_id, 'queue', e.queue, 'class_id', e.class_id,
-          'task', coalesce(l.task_name, c.task_name), 'tenant', c.tenant, 'labels', c.labels,
-          'actor', e.actor, 'message', e.message, 'detail', e.detail)),
+          'task', coalesce(l.task_name, c.task_name), 'tenant', c.tenant,
+          'labels', coalesce(l.labels, jsonb_strip_nulls(c.labels)), 'actor', e.actor,
+          'message', e.message, 'detail', e.detail)),
         'waiting', e.at, hwqueue.clock()
       from unnest(v_found) e
       left join hwqueue.lease l on l.lease_id = e.lease_id and l.created_at <= e.at
       left join hwqueue.placement_class c on c.class_id = coalesce(l.class_id, e.class_id)
       where (v_webhook.queues is null or e.queue = any (v_webhook.queues))
         and (v_webhook.tenant is null or c.tenant = v_webhook.tenant)
-        and (v_webhook.labels is null or c.labels @> v_webhook.labels)
+        and (v_webhook.labels is null or coalesce(l.labels, c.labels) @> v_webhook.labels)
       order by e.event_id;
       get diagnostics v_count = row_count;
       v_routed := v_routed + v_count;
@@ -201,14 +202,15 @@ begin
   select hwqueue.new_id(), p_webhook.webhook_id, 'lease_completed', o.lease_id,
     hwqueue.webhook_body('lease_completed', o.finished_at, jsonb_build_object(
       'lease_id', o.lease_id, 'node_id', o.node_id, 'queue', q.name, 'class_id', l.class_id,
-      'task', l.task_name, 'tenant', c.tenant, 'labels', c.labels, 'attempt', o.attempt)),
+      'task', l.task_name, 'tenant', c.tenant,
+      'labels', coalesce(l.labels, c.labels), 'attempt', o.attempt)),
     'waiting', o.finished_at, hwqueue.clock()
   from unnest(v_found) o
   join hwqueue.lease l on l.lease_id = o.lease_id
   join hwqueue.queue q on q.queue_id = o.queue_id
   join hwqueue.placement_class c on c.class_id = l.class_id
   where (p_webhook.tenant is null or c.tenant = p_webhook.tenant)
-    and (p_webhook.labels is null or c.labels @> p_webhook.labels)
+    and (p_webhook.labels is null or coalesce(l.labels, c.labels) @> p_webhook.labels)
   order by o.finished_at, o.lease_id;
   get diagnostics v_routed = row_count;
   update hwqueue.webhook w

@@ -24,7 +24,7 @@ as $$
     hwqueue.start_time(p_run, p_now)
       + coalesce(hwqueue.json_interval(p_options -> 'delay', 'options.delay'), '0'), null, null, true,
     null, null, null, p_run.run_id, p_step, null, null, null, null, p_run.tenant, null,
-    coalesce((hwqueue.find_tenant(p_run.tenant)).tier, 0))::hwqueue.spawn_request
+    coalesce((hwqueue.find_tenant(p_run.tenant)).tier, 0), null)::hwqueue.spawn_request
 $$;
 
 -- Returns a header that names the spans of the attempts that ended the parents of a step, 32 at most, of its

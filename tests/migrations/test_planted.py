@@ -163,7 +163,7 @@ create schema hwqueue;
 create sequence hwqueue.ran minvalue 0 start 0;
 select nextval('hwqueue.ran');
 create function hwqueue.run() returns text language plpgsql as
-  'begin perform nextval(''hwqueue.ran''); return ''0001_samples''; end';
+  'begin perform nextval(''hwqueue.ran''); return ''0001_labels''; end';
 create view hwqueue.schema_info as
   select hwqueue.run() as revision, 'x' as bundle_sha256, '1.0' as package_version,
     true as roles_installed, now() as applied_at;

@@ -55,8 +55,11 @@ def test_what_classes_have_in_common_is_read_once(api: Api) -> None:
 def test_new_terms_find_their_classes_by_index(api: Api) -> None:
     """Not all classes there are, for each new term."""
     queue = api.queue()
+    away = {"leases": {"labels": {"app": "none"}}, "domain": "rack", "away": True}
+    batch(api, queue, [{"placement": {"require": [away]}}])
+    api.settle_terms()  # from now on classes show the label
     batch(api, queue, [{"labels": {"app": f"app-{number}"}} for number in range(MANY)])
-    away = {"leases": {"labels": {"app": "app-7"}}, "domain": "rack", "away": True}
+    away |= {"leases": {"labels": {"app": "app-7"}}}
     batch(api, queue, [{"placement": {"require": [away]}}])
     api.conn.execute("vacuum analyze hwqueue.placement_class")
     with explained(api.conn) as work:

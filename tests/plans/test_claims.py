@@ -21,7 +21,7 @@ HERE, THERE = ({"tags": {"zone": zone}} for zone in "ab")
 QUEUES: dict[str, tuple[list[dict[str, Any]], int]] = {
     # name: (what waits in it, copies of each)
     "one class": ([{}], READY),
-    "many classes": ([{"labels": {"n": str(n)}} for n in range(CLASSES)], READY // CLASSES),
+    "many classes": ([{"labels": {str(n): "n"}} for n in range(CLASSES)], READY // CLASSES),
     "many scores": (
         [
             {"placement": {"prefer": [{"weight": n, "when": HERE}, {"weight": 50, "when": THERE}]}}

@@ -34,7 +34,7 @@ def test_each_has_a_reader(api: Api, conn: psycopg.Connection) -> None:
     conn.execute(NO_BUDGET)
     queue, node = api.queue(), api.node(rack=1, labels={"pool": "gin"})
     names = {name for (name,) in conn.execute(GIN).fetchall()}
-    batch(api, queue, [{"labels": {"app": str(n)}} for n in range(400)])
+    batch(api, queue, [{"labels": {str(n): "app"}} for n in range(400)])
     batch(api, queue, [away(str(n)) for n in range(400)])
     while api.row("reap")["more"]:
         pass

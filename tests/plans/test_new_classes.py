@@ -34,7 +34,7 @@ def test_beside_an_idle_writer(api: Api, server_dsn: str, classes: int, ahead: b
         plain = claimed(api, node, queue)
     with psycopg.connect(server_dsn) as idle:  # of another database
         idle.execute("select pg_current_xact_id()")
-        batch(api, other, [{"labels": {"n": f"{classes}-{n}"}} for n in range(classes)])
+        batch(api, other, [{"labels": {f"{classes}-{n}": "n"}} for n in range(classes)])
         if ahead:
             while api.row("reap")["more"]:
                 pass
@@ -62,7 +62,7 @@ def test_beside_many_idle_writers(api: Api, server_dsn: str) -> None:
         for writer in writers:
             writer.execute("select pg_current_xact_id()")
         for number in range(10):
-            batch(api, queue, [{"labels": {"writers": str(number)}}])
+            batch(api, queue, [{"labels": {str(number): "writers"}}])
             assert api.claim(node, queue)
         work = claimed(api, node, queue)
     finally:
@@ -78,7 +78,7 @@ def test_new_classes_are_found_by_index(api: Api) -> None:
     while api.row("reap")["more"]:
         pass
     assert api.claim(node, queue) == []
-    batch(api, queue, [{"labels": {"index": str(n)}} for n in range(800)])
+    batch(api, queue, [{"labels": {str(n): "index"}} for n in range(800)])
     read = []
     for looks in (2, 1):  # of the node, which goes first, and of its profile
         with explained(api.conn) as work:
@@ -92,7 +92,7 @@ def test_new_classes_are_found_by_index(api: Api) -> None:
 
 def test_the_warnings_of_a_spawn_read_its_own_class(api: Api) -> None:
     queue, _ = api.queue(), api.node()
-    batch(api, queue, [{"labels": {"n": f"warned-{n}"}} for n in range(3_000)])
+    batch(api, queue, [{"labels": {f"warned-{n}": "n"}} for n in range(3_000)])
     api.conn.execute("analyze hwqueue.placement_class")
     lease = api.spawn(queue, placement={"require": [{"label": "warned", "op": "exists"}]})
     for _ in range(7):  # planned for each call at first

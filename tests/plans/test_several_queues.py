@@ -51,12 +51,12 @@ def test_a_front_that_stands_among_many_queues(api: Api) -> None:
     """The marks of a class are looked for in its queue, and not in all of them."""
     queues, node = [api.queue() for _ in range(20)], api.node()
     for queue in queues:
-        batch(api, queue, [{"labels": {"n": str(n)}} for n in range(10)])
+        batch(api, queue, [{"labels": {str(n): "n"}} for n in range(10)])
     outlive(api.conn)
     while api.claim(node, *queues, qty=1000):
         pass  # all is judged
     for queue in queues:
-        batch(api, queue, [{"labels": {"n": str(n)}} for n in range(10)])
+        batch(api, queue, [{"labels": {str(n): "n"}} for n in range(10)])
     api.conn.execute("analyze")
     before = pages(api, node, queues)
     api.spawn(queues[0], priority=9, **NOWHERE)
@@ -73,7 +73,7 @@ def test_a_batch_from_two_queues(api: Api) -> None:
     queues = [api.queue(tuning={"probe_size": 10}) for _ in range(2)]
     node = api.node()
     for queue in queues:
-        batch(api, queue, [{"labels": {"n": str(n)}} for n in range(30)])
+        batch(api, queue, [{"labels": {str(n): "n"}} for n in range(30)])
     outlive(api.conn)
     assert len(api.claim(node, *queues)) == 1
     one, many = pages(api, node, queues), pages(api, node, queues, 25)

@@ -209,7 +209,7 @@ def test_behind_what_is_blocked(api: Api, why: str, expected: int, alone: int) -
     node = api.node(rack=len(why), labels={"zone": "a"})  # others keep rack 1
     api.node(labels={"zone": "b"}, heartbeat_timeout=86_400)
     api.running(other, node, labels={"app": "db"})
-    blocked = [BLOCKED[why] | {"labels": {"n": str(number % 3)}} for number in range(300)]
+    blocked = [BLOCKED[why] | {"labels": {str(number % 3): "n"}} for number in range(300)]
     leases = batch(api, queue, blocked)
     batch(api, queue, [{"placement": {"resources": {"cpu_milli": 1}}}] * 40)
     api.conn.execute("analyze")

@@ -73,7 +73,7 @@ def test_completions_find_leases_by_key(api: Api, counted: bool) -> None:
 def test_a_class_is_found_by_its_digest(api: Api, function: str) -> None:
     queue = api.queue()
     lease = api.spawn(queue)
-    many = [{"task": "work", "options": {"labels": {"n": str(n)}}} for n in range(MANY)]
+    many = [{"task": "work", "options": {"labels": {str(n): "n"}}} for n in range(MANY)]
     calls: dict[str, Row] = {
         "spawn_lease": {"queue": queue, "task": "work", "options": {"labels": {"n": "1"}}},
         "spawn_leases": {"queue": queue, "leases": many[:1]},

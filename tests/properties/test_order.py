@@ -49,7 +49,7 @@ class Ask:
     def options(self) -> Row:
         """As spawn_leases takes them."""
         options = {"placement": PLACEMENTS[self.placement], "priority": self.priority}
-        options["labels"] = {"n": str(self.label)}
+        options["labels"] = {str(self.label): "n"}
         return options | ({"deadline": PASSED} if self.passed else {})
 
 

@@ -45,7 +45,7 @@ _UNSEEN = """
 def label(name: str, node: UUID | None = None) -> dict[str, Any]:
     """Options that make a class of their own; about a node, it is judged for each node."""
     about: dict[str, Any] = {"placement": {"require": [{"node": str(node)}]}} if node else {}
-    return {"labels": {"class": name}, **about}
+    return {"labels": {name: "class"}, **about}
 
 
 def spawn_many(direct: Direct, name: str, count: int, node: UUID | None = None) -> list[UUID]:

@@ -62,14 +62,14 @@ def test_an_open_claim_at_the_head(direct: Direct, actor: Actors, classes: int, 
     names = [QUEUE, "other"][:queues]
     holder_node, other_node = (register(direct, number) for number in (1, 2))
     for name in names:
-        direct.spawn_many(name, [{"labels": {"n": str(n)}} for n in range(classes)])
+        direct.spawn_many(name, [{"labels": {str(n): "n"}} for n in range(classes)])
     for node in (holder_node, other_node) * classes:
         for name in names:
             direct.claim(name, *node)
     while any(direct.claim(name, *node, qty=50) for name in names for node in (holder_node,)):
         pass
     leases = [
-        direct.spawn(names[n % queues], {"labels": {"n": str(n % classes)}})["lease_id"] for n in range(12)
+        direct.spawn(names[n % queues], {"labels": {str(n % classes): "n"}})["lease_id"] for n in range(12)
     ]
     holder, other = actor().begin(), actor()
     took = [holder.direct.claim_any(names, *holder_node) for _ in range(2)]

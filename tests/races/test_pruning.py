@@ -29,7 +29,7 @@ DELETE_CLASSES = "select hwqueue.delete_classes(array_agg(class_id), 10) from hw
 def test_beside_an_open_prune(direct: Direct, actor: Actors, node: Node, clock: Clock, commits: bool) -> None:
     set_policy(direct, retain_completed=1)
     for number in range(4):
-        completed(direct, node, {"labels": {"n": str(number)}})
+        completed(direct, node, {"labels": {str(number): "n"}})
     clock.advance(DAY)
     sleeper, other = actor().begin(), actor()
     assert sleeper.conn.execute(PRUNE, [2]).fetchall() == [(2,)]

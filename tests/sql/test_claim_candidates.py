@@ -78,7 +78,7 @@ class Scene:
         return by_reason[self.why]
 
     def _blocked(self, number: int) -> Row:
-        labels = {"n": str(number)}
+        labels = {str(number): "n"}
         by_reason: dict[str, Row] = {
             "away": {"labels": labels, "placement": {"require": [AWAY]}},
             "kept out": {"labels": labels | {"app": "web"}},

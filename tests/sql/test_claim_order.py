@@ -124,7 +124,7 @@ def test_the_best_of_two_queues_with_many_classes(api: Api, classes: int) -> Non
     """A head that one queue's window does not reach comes before another queue's front."""
     tuning = {"window_size": 5}
     low, high, node = api.queue(tuning=tuning), api.queue(tuning=tuning), api.node()
-    usual = [{"task": "t", "options": {"labels": {"n": str(n)}}} for n in range(classes)]
+    usual = [{"task": "t", "options": {"labels": {str(n): "n"}}} for n in range(classes)]
     api.rows("spawn_leases", queue=low, leases=usual)
     batch = [{"task": "t", "options": {"priority": 10, "placement": NOWHERE}}] * 6
     api.rows("spawn_leases", queue=high, leases=batch)
@@ -146,7 +146,7 @@ def test_the_front_of_two_queues_with_more_classes_than_are_probed(
     tuning = {"probe_size": probe, "window_size": window}
     queues = [api.queue(tuning=tuning) for _ in range(2)]
     turns = [queues[n % 7 % 3 // 2] for n in range(20)]
-    leases = [api.spawn(queue, labels={"n": str(n * 7 % 5)}) for n, queue in enumerate(turns)]
+    leases = [api.spawn(queue, labels={str(n * 7 % 5): "n"}) for n, queue in enumerate(turns)]
     node = api.node()
     assert [lease for _ in leases for lease in api.claimed(node, *queues, qty=qty)] == leases
 

@@ -97,7 +97,7 @@ DIFFERENT: list[Row] = [
     {"tenant": "acme"},
     {"service_id": str(uuid4())},
     {"labels": {"app": "x"}},
-    {"labels": {"app": "y"}},
+    {"labels": {"app": "x", "tier": "y"}},
     placed(require=[label("n", 1)]),
     placed(require=[label("n", "1")]),
     placed(require=[label("n", True)]),

@@ -247,7 +247,7 @@ def test_nodes_that_differ_in_it_alone_are_judged_as_one(
     queue, nodes = api.queue(), fleet(api, 10)
     elsewhere = api.node(labels={"zone": "b", "host": "hb"})
     for number in range(10):
-        api.spawn(queue, labels={"class": str(number)}, affinity_tags={"zone": "a"})
+        api.spawn(queue, labels={str(number): "class"}, affinity_tags={"zone": "a"})
     for node in nodes:
         assert len(api.claim(node, queue)) == 1
     judged = "select count(distinct profile_id) from hwqueue.eligibility"

@@ -134,7 +134,7 @@ def test_one_that_has_waited_is_found_among_many_classes(
     worst = fleet[2]
     queue = api.queue(patience=10, tuning={"probe_size": others})
     for number in range(others):
-        api.spawn(queue, labels={"app": str(number)}, delay=86_400)
+        api.spawn(queue, labels={str(number): "app"}, delay=86_400)
     waited = api.spawn(queue, placement=ZONES)
     free = api.spawn(queue, priority=-3)
     clock.advance(timedelta(seconds=10))

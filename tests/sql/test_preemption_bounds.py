@@ -79,7 +79,7 @@ def test_two_that_want_the_room_of_one(api: Api, queue: str) -> None:
     """One has it booked; the other stops nobody, and waits for what comes next."""
     node = api.node(gpus=gpus(1))
     [claim] = fill(api, node, queue, SCAVENGER)
-    wanted = [api.spawn(queue, tenant=GUARANTEED, **GPU, labels={"n": str(n)}) for n in range(2)]
+    wanted = [api.spawn(queue, tenant=GUARANTEED, **GPU, labels={str(n): "n"}) for n in range(2)]
     reap(api)
     wanted.sort(key=lambda lease: code(api, lease) != "waits_for_preemption")
     assert code(api, wanted[1]) != "waits_for_preemption"

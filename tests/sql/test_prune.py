@@ -190,7 +190,7 @@ def test_classes_are_looked_at_in_turn(api: Api, clock: Clock, conn: psycopg.Con
     """Two a call, and round again from the end: none is left out."""
     queue = api.queue(retain_completed=0)
     for number in range(5):
-        finished(api, queue, "completed", labels={"turn": str(number)})
+        finished(api, queue, "completed", labels={str(number): "turn"})
     clock.advance(DAY)
     while api.row("prune", limit=2)["leases"]:
         pass
@@ -229,7 +229,7 @@ def test_a_dropped_queue_goes_bit_by_bit(api: Api, conn: psycopg.Connection) -> 
     queue = api.queue(retain_completed=DAYS)
     leases = [finished(api, queue, "completed", idempotency_key="k")]
     for number in range(5):
-        leases.append(api.spawn(queue, labels={"bit": str(number)}))
+        leases.append(api.spawn(queue, labels={str(number): "bit"}))
         leases.append(api.spawn(queue, delay=60))
     api.rows("drop_queue", queue=queue, force=True)
     left = [len(leases)]

@@ -356,11 +356,11 @@ def test_an_everywhere_task_that_is_there_is_not_refused(api: Api, queue: str, l
 def test_new_classes_are_refused(api: Api, queue: str, lab: str, film: str) -> None:
     tenant(api, "*", classes=2)
     for number, name in product((0, 1), (lab, "*")):  # the row's name is one of a tenant, too
-        api.spawn(queue, tenant=name, labels={"n": str(number)})
+        api.spawn(queue, tenant=name, patience=number)
     api.spawn(queue, tenant=film)
     api.reap()
-    api.spawn(queue, tenant=lab, labels={"n": "1"})
-    options = {"tenant": lab, "labels": {"n": "2"}}
+    api.spawn(queue, tenant=lab, patience=1)
+    options = {"tenant": lab, "patience": 2}
     refusal = api.refused("QHT03", "spawn_lease", queue=queue, task="t", options=options)
     assert (refusal.detail["what"], refusal.detail["used"]) == ("classes", 2)
     api.refused("QHT03", "spawn_lease", queue=queue, task="t", options=options | {"tenant": "*"})

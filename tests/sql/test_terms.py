@@ -72,7 +72,7 @@ def test_a_term_that_ever_new_classes_meet_comes_into_force(api: Api, queue: str
     everything: Row = {"leases": {"labels": {}}, "domain": "rack", "away": True}
     lease = api.spawn(queue, placement={"require": [everything]}, priority=9)
     for number in looks():
-        api.spawn(queue, labels={"n": str(number)})
+        api.spawn(queue, labels={str(number): "n"})
         api.rows("reap")
         if number > 2 and in_force(api):
             break

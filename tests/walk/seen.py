@@ -259,7 +259,7 @@ class Seen:
             UUID(row["lease_id"]): Lease(
                 lease_id=UUID(row["lease_id"]),
                 placement=classes[row["class_id"]]["placement"],
-                labels=classes[row["class_id"]]["labels"],
+                labels=row["labels"] or classes[row["class_id"]]["labels"],
                 tenant=classes[row["class_id"]]["tenant"],
                 task=classes[row["class_id"]]["task_name"],
                 service_id=_uuid(classes[row["class_id"]]["service_id"]),

@@ -25,7 +25,7 @@ class Readiness(BaseModel):
     """The database answers, and its schema fits."""
 
     status: Literal["ready"] = "ready"
-    revision: str = Field(description="Of the schema.", examples=["0001_samples"])
+    revision: str = Field(description="Of the schema.", examples=["0001_labels"])
 
 
 @router.get("/healthz")

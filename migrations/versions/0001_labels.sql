@@ -231,6 +231,8 @@ create index placement_class_terms on hwqueue.placement_class (created_at, class
 create index placement_class_waits on hwqueue.placement_class (class_id) where waits;
 comment on table hwqueue.placement_class is
   'what decides where and whether a lease may run; leases that ask the same share a class';
+comment on column hwqueue.placement_class.labels is
+  'null for a key: hidden, since no term names it (constraints/labels)';
 comment on column hwqueue.placement_class.anchors is
   'the alternatives of one required positive equality, {*} if there is none: an index over them finds the '
   'classes of a node';
@@ -635,10 +637,11 @@ create type hwqueue.lane_ref as (
   of_queue boolean
 );
 
--- The lanes of one lease, among those of many, and the tier of its tenant.
-create type hwqueue.lane_list as (
+-- What a spawn has for itself and its caller has read: its lanes, the tier of its tenant, its labels.
+create type hwqueue.spawn_own as (
   lanes hwqueue.lane_ref[],
-  tier smallint
+  tier smallint,
+  labels jsonb
 );
 
 
@@ -678,7 +681,8 @@ create table hwqueue.lease (
   choice_id uuid,
   tenant text,
   lanes hwqueue.lane_ref[],
-  lanes_passed smallint
+  lanes_passed smallint,
+  labels jsonb
 ) with (autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0.05,
         autovacuum_vacuum_insert_threshold = 10000, autovacuum_vacuum_insert_scale_factor = 0.05,
         fillfactor = 90);
@@ -705,6 +709,8 @@ comment on column hwqueue.lease.choice_id is 'the choice that it is an alternati
 comment on column hwqueue.lease.tenant is 'that of the run whose step this is; null: a lease of its own';
 comment on column hwqueue.lease.lanes is
   'the lanes that it has to pass, one after the other, before it is ready; null: none';
+comment on column hwqueue.lease.labels is
+  'all of its labels, also those that its class hides; null: they are those of its class';
 comment on column hwqueue.lease.lanes_passed is
   'how many of them it has passed, as long as it waits or is reserved; null: none';
 
@@ -2432,7 +2438,8 @@ create type hwqueue.spawn_request as (
   replaces jsonb,
   tenant text,
   lanes hwqueue.lane_ref[],
-  tier smallint
+  tier smallint,
+  labels jsonb
 );
 
 -- Where a spawn goes. defaults: those of its task; null: it has none, or the spawn is a batch.

@@ -9,7 +9,7 @@ from alembic import op
 
 from hwqueue.schema.files import run_revision_sql
 
-revision = "0001_samples"
+revision = "0001_labels"
 down_revision = None
 branch_labels = ("hwqueue",)
 depends_on = None
