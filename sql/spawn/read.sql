@@ -344,7 +344,8 @@ begin
 end
 $$;
 
--- Returns how many of a tenant's spawns count still, p_since later, where it may spawn p_rate: a leaky bucket.
+-- Returns how many of a tenant's spawns count still, p_since later, where it may spawn p_rate: a leaky
+-- bucket.
 -- A span below zero, as of a clock that was set back, is none.
 create or replace function hwqueue.spawns_left(p_spawned float8, p_rate jsonb, p_since interval)
 returns float8
