@@ -4434,7 +4434,7 @@ CREATE FUNCTION hwqueue.read_schedule(p_name text, p_spec jsonb, p_now timestamp
     LANGUAGE plpgsql
     SET "TimeZone" TO 'UTC';
 
-CREATE FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_what text[] DEFAULT '{pending,classes,spawns}'::text[]) RETURNS hwqueue.spawn_request
+CREATE FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_what text[] DEFAULT '{pending,classes,spawns}'::text[], p_hides boolean DEFAULT true) RETURNS hwqueue.spawn_request
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_own hwqueue.spawn_own, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
@@ -9599,7 +9599,7 @@ REVOKE ALL ON FUNCTION hwqueue.read_run(p_workflow hwqueue.workflow, p_input jso
 
 REVOKE ALL ON FUNCTION hwqueue.read_schedule(p_name text, p_spec jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_what text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_what text[], p_hides boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_own hwqueue.spawn_own, p_now timestamp with time zone) FROM PUBLIC;
 

@@ -41,7 +41,7 @@ begin
     '{}') || jsonb_build_object('everywhere_id', v_row.everywhere_id));
   v_spawn := hwqueue.read_single_spawn(v_queue, p_task, p_params, v_row.options, p_now, case when exists (
     select from hwqueue.everywhere e where e.everywhere_id = v_row.everywhere_id)
-    then '{classes}' else '{pending,classes,spawns}' end::text[]);
+    then '{classes}' else '{pending,classes,spawns}' end::text[], p_hides => false);
   perform hwqueue.refuse_lanes(v_spawn.lanes, 'a task on every node'),
     hwqueue.check_own_spawns(array[v_spawn], false);
   v_row.queue_id := v_queue.queue_id;

@@ -345,8 +345,7 @@ end
 $$;
 
 -- Returns how many of a tenant's spawns count still, p_since later, where it may spawn p_rate: a leaky
--- bucket.
--- A span below zero, as of a clock that was set back, is none.
+-- bucket. A span below zero, as of a clock that was set back, is none.
 create or replace function hwqueue.spawns_left(p_spawned float8, p_rate jsonb, p_since interval)
 returns float8
 language sql immutable
@@ -356,16 +355,16 @@ as $$
 $$;
 
 -- Reads and checks a spawn outside a batch. p_options has the defaults of the task already. p_what: as
--- admit_tenant; '{}': nothing is spawned now. Without spawns the class shows all labels.
+-- admit_tenant; '{}': nothing is spawned now. p_hides: as spawn_class.
 -- Locks: a new class. Raises: QHA01, QHC03, QHC04, QHW01, naming the field; QHM01, QHM03, QHT03.
 create or replace function hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb,
-  p_options jsonb, p_now timestamptz, p_what text[] default '{pending,classes,spawns}')
-returns hwqueue.spawn_request
+  p_options jsonb, p_now timestamptz, p_what text[] default '{pending,classes,spawns}',
+  p_hides boolean default true) returns hwqueue.spawn_request
 language plpgsql volatile
 as $$
 declare
   v_class_id bigint := hwqueue.spawn_class(p_queue.queue_id, p_task, hwqueue.class_options(p_options),
-    'spawns' = any (p_what));
+    p_hides);
   v_labels jsonb;
   v_tier smallint;  -- scalars: rows cost each spawn more
   v_has_slots boolean;

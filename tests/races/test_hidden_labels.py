@@ -164,6 +164,19 @@ def test_no_mark_goes_past_an_entry_that_is_moved(direct: Direct, actor: Actors)
     assert line.take(1) == [kept]
 
 
+def test_classes_that_later_leases_get_hide_nothing(direct: Direct) -> None:
+    """Those of an everywhere task are spawned when a node comes, those of steps when others have ended."""
+    direct.row("spawn_everywhere", queue=QUEUE, task="t", options=SEVEN)
+    flow = {"name": "flow", "queue": QUEUE, "labels": SEVEN["labels"]}
+    direct.rows("define_workflow", spec={**flow, "steps": [{"name": "a", "task": "t"}]})
+    direct.rows("submit_workflow", workflow="flow")
+    place(direct, 1, 1)
+    direct.reap()
+    leases = [row["lease_id"] for row in direct.rows("list_leases", filter={"labels": SEVEN["labels"]})]
+    assert len(leases) == 2
+    assert [hidden(direct, lease) for lease in leases] == [[], []]
+
+
 @pytest.mark.parametrize("tenants", [None, ["acme"], "*"])
 def test_of_which_tenants_a_term_shows_the_key(direct: Direct, tenants: Any) -> None:
     place(direct, 1, 1)
