@@ -1920,7 +1920,11 @@ CREATE FUNCTION hwqueue.class_headline(p_fit hwqueue.class_match, p_queue hwqueu
 CREATE FUNCTION hwqueue.class_labels(p_labels jsonb, p_tenants text[], p_asked jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_bitmapscan TO 'on';
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'on'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_most integer, p_now timestamp with time zone) RETURNS jsonb[]
     LANGUAGE plpgsql

@@ -17,7 +17,8 @@
 -- none is hidden. The caller has a transaction id, and looks things up by index.
 create or replace function hwqueue.class_labels(p_labels jsonb, p_tenants text[], p_asked jsonb) returns jsonb
 language plpgsql stable
-  set plan_cache_mode = force_generic_plan set enable_bitmapscan = on
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = on
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_named text[];

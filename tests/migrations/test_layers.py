@@ -143,8 +143,11 @@ def settings_of(function: Function) -> dict[str, str]:
 
 
 def is_settled(function: Function) -> bool:
-    """Whether it is planned by index alone."""
-    return settings_of(function).items() >= SETTINGS.items()
+    """Whether it is planned by index alone; one that reads a GIN index needs bitmaps for it."""
+    found = settings_of(function)
+    if found.get("enable_bitmapscan") == "on" and "anchors &&" in function.text:
+        found["enable_bitmapscan"] = SETTINGS["enable_bitmapscan"]
+    return found.items() >= SETTINGS.items()
 
 
 def reached(known: dict[str, Function], name: str, seen: set[str]) -> Iterator[Function]:

@@ -280,10 +280,10 @@ def test_what_other_leases_do_takes_nodes_away(api: Api) -> None:
 
 def test_order_limit_and_one_class(api: Api, queue: str, clock: Clock) -> None:
     api.node()
-    old = api.spawn(queue, labels={"n": "1"})
+    old = api.spawn(queue, patience=1)
     clock.advance(timedelta(seconds=1))
-    many = api.spawn(queue, labels={"n": "2"})
-    api.spawn(queue, labels={"n": "2"})
+    many = api.spawn(queue, patience=2)
+    api.spawn(queue, patience=2)
     first, second = class_of(api, old), class_of(api, many)
     assert [r["class_id"] for r in api.rows("pending_reasons", queue=queue)] == [first, second]
     by_count = api.rows("pending_reasons", queue=queue, order="pending", limit=1)
